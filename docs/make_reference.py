@@ -23,8 +23,8 @@ import shoal.pack.spark
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
 from shoal.indexing.jobs.index_job import IndexJob
-from shoal.live.live_counters import LiveCounters
 from shoal.live.live_dataset import LiveDataset
+from shoal.live.live_source import LiveCounters
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.verbs.dataset_run import DatasetRun

@@ -64,4 +64,4 @@ def test_it_goes_on_where_it_was(steps: int, slots: int) -> None:
 @pytest.mark.parametrize("buffer", [0, -1, 2**32, 1.5, True, None, "many", "0B"])
 def test_other_sizes_are_refused(buffer: object) -> None:
     with pytest.raises(UsageError, match="buffer"):
-        BufferSize.asked(0, buffer)
+        BufferSize.of(0, buffer)

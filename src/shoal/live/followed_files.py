@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,160 +12,74 @@ import numpy as np
 
 from shoal.errors import ShardError, SourceError, StateError
 from shoal.figures import counted
-from shoal.formats.shard_format import Format
-from shoal.indexing.open_source import known_suffixes, open_source
-from shoal.live.live_source import EndOfSourceError, Sharing, Taken, Waiting
+from shoal.indexing.open_source import open_source
+from shoal.live.file_listing import FileKey, FileListing, FollowSpec
+from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing, Taken, Waiting
 from shoal.order.seeds import key, text_keys
-from shoal.storage.retry import with_retries
-from shoal.storage.sources.source import SourceLike, expand, printed, schemes_of, texts_of
-from shoal.storage.store_of_url import in_store, open_store
-from shoal.storage.store_protocol import ObjectInfo, Store
+from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator import Iteration
 
-ORDERS = ("name", "mtime")
-
-_log = logging.getLogger("shoal")
-_KEEP_FILES = "give new files names of their own, and keep those that a state names as they are"
+_KEEP_FILES = "give new files names of their own, and do not change files that a state names"
 
 
 class Place(NamedTuple):
-    """A sample by its file, relative to the directory that is followed, and its number there."""
+    """A sample by the name of its file, relative to the followed directory, and its number in the file."""
 
     name: str
     record: int
 
 
-class FileKey(NamedTuple):
-    """The key that files are sorted by: their names, or their times of modification first."""
+class FollowedFiles(LiveSource):
+    """Samples of files in their order; a place is a file's name and a number in the file.
 
-    modified_ns: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class FollowSpec:
-    """The files to follow, their order, and when one is complete."""
-
-    source: SourceLike
-    order: str
-    settle_seconds: float
-    marker: str | None
-    format: str | Format | None
-    storage_options: Mapping[str, Any] | None
-
-
-class FileListing:
-    """The complete files that a source names at a moment."""
-
-    def __init__(self, spec: FollowSpec) -> None:
-        self._spec = spec
-        self._source = in_store(spec.source, spec.storage_options)
-        once = open_store(self._source, spec.storage_options)
-        self.store: Store = with_retries(once, spec.storage_options)
-        self._suffixes = known_suffixes(spec.format)
-        self._sizes: dict[str, int] = {}
-        self._complete: dict[str, FileKey] = {}  # a file is looked at until it is complete
-        self.paths: dict[str, str] = {}
-        self._has_told = False
-        self._check_directory()
-
-    def _check_directory(self) -> None:
-        """Raise `SourceError` if the directory to follow does not exist: it would be awaited forever."""
-        texts, _ = texts_of(self._source)
-        if schemes_of(texts) != {""}:
-            return
-        for text in texts:
-            fixed, *magic = re.split(r"[*?\[{]", text, maxsplit=1)
-            directory = Path(f"{fixed}_" if magic else fixed).expanduser()
-            directory = directory.parent if magic else directory
-            if not directory.exists():
-                msg = f"{printed(self._source)}: there is no directory {directory} to follow"
-                raise SourceError(msg, hint="make it first; it may be empty")
-
-    def files(self) -> list[FileKey]:
-        """Return the files that are complete, sorted."""
-        spec = self._spec
-        try:
-            found = expand(self._source, suffixes=self._suffixes, store=self.store)
-        except SourceError as error:  # mostly nothing is there yet; a mistake would be awaited forever
-            if not self._has_told:
-                _log.warning("nothing to read yet: %s", error.message)
-                self._has_told = True
-            return []
-        self.paths = dict(zip(found.names, found.paths, strict=True))
-        if spec.marker is not None:
-            self.paths = {name: path for name, path in self.paths.items() if not name.endswith(spec.marker)}
-        for name, path in self.paths.items():
-            if name not in self._complete and (info := self._complete_info(path)) is not None:
-                self._complete[name] = FileKey((info.modified_ns or 0) if spec.order == "mtime" else 0, name)
-        return sorted(self._complete[name] for name in self.paths if name in self._complete)
-
-    def written_ns(self, name: str) -> int:
-        """Return when a file became complete, as far as its time of modification, or its marker's, tells."""
-        info = self.store.find(self.paths[name] + (self._spec.marker or ""))
-        return 0 if info is None else (info.modified_ns or 0) + round(self._spec.settle_seconds * 1e9)
-
-    def _complete_info(self, path: str) -> ObjectInfo | None:
-        """Return the description of a file if it is complete; O(1) requests."""
-        spec, info = self._spec, self.store.find(path)
-        if info is None or (spec.marker is not None and self.store.find(path + spec.marker) is None):
-            return None
-        if spec.settle_seconds:
-            before, self._sizes[path] = self._sizes.get(path), info.num_bytes
-            age_seconds = time.time() - (info.modified_ns or 0) / 1e9
-            if age_seconds < spec.settle_seconds or before not in (None, info.num_bytes):
-                return None
-        return info
-
-
-class FollowedFiles:
-    """Samples of files in their order; places are a file's name and a number in it.
-
-    The position is the file being read and the next record there. Files sorted before it are taken to be read; one
-    that appears there is late, and read next by a single rank. Several ranks would meet it at different times, so there
-    it is an error.
+    The position is the current file and its next record. All files that sort before the current file count as read. A
+    new file among them is late: a single rank reads it next. With several ranks it is an error, since each rank would
+    meet it at another time.
     """
 
     kind = "followed"
-    recalls = True
 
     def __init__(self, spec: FollowSpec, waiting: Waiting, sharing: Sharing) -> None:
         self._spec, self._waiting, self._sharing = spec, waiting, sharing
         self._counters = waiting.counters
         self._listing = FileListing(spec)
-        self._at: FileKey | None = None  # the file being read, or read last
-        self._record = 0  # the next record there
+        self._at: FileKey | None = None  # the current file, or the last one
+        self._record = 0  # the next record of that file; -1 at its end
         self._behind: list[FileKey] = []  # late files
-        self._late: tuple[FileKey, int] | None = None  # the late file being read, and the next record there
-        self._seen: set[str] | None = None  # names of the last listing
-        self._listed_ns = 0  # when it began
-        self._fresh: set[str] = set()  # those in it whose times are later
+        self._late: tuple[FileKey, int] | None = None  # the late file under way, and its next record
+        self._seen: set[str] | None = None  # names in the last listing
+        self._listed_ns = 0  # start of the last listing
+        self._fresh: set[str] = set()  # files in the last listing with a later time
         self._reading: Iterator[tuple[int, Any]] | None = None
         self._datasets: dict[str, Dataset] = {}
-        self._fingerprints: dict[str, str] = {}  # of files of which a state may name samples
+        self._fingerprints: dict[str, str] = {}  # of files whose samples a state may name
         self._ready: list[FileKey] = []
         self._name_key = ("", 0)
 
     # ---- taking
 
     def take(self) -> Taken:
-        """Return the next sample of this share, waiting for the next file if need be."""
+        """Return the next sample of this share; wait for the next file if necessary."""
         while True:
             if self._reading is None:
                 self._begin_file()
             name = self._current.name
             try:
-                found = next(self._reading or iter(()), None)
+                numbered = next(self._reading or iter(()), None)
             except ShardError as error:
                 self._leave_damaged(name, error)
                 raise
-            if found is not None:
-                record, sample = found
-                self._set_record(record + 1)
-                return Taken(sample, Place(name, record))
-            self._end_file()
+            if numbered is None:
+                self._end_file()
+                continue
+            record, sample = numbered
+            if self._late is not None:
+                self._late = self._late[0], record + 1
+            else:
+                self._record = record + 1
+            return Taken(sample, Place(name, record))
 
     @property
     def _current(self) -> FileKey:
@@ -178,17 +88,11 @@ class FollowedFiles:
             raise EndOfSourceError
         return file
 
-    def _set_record(self, record: int) -> None:
-        if self._late is not None:
-            self._late = self._late[0], record
-        else:
-            self._record = record
-
     def _leave_damaged(self, name: str, error: ShardError) -> None:
         """Forget a file, so that it is opened anew at the same record; add the usual cause to the error."""
         self._reading = None
         self._datasets.pop(name, None)
-        self._fingerprints.pop(name, None)  # once its writer has finished it is another file
+        self._fingerprints.pop(name, None)  # the complete file has another fingerprint
         cause = f"if {name} is still being written, read it later: follow(settle_seconds=60) or follow(marker='.done')"
         error.hint = f"{cause}; once it is whole, go on with this stream, or a state of it from now. Else {error.hint}"
 
@@ -198,10 +102,10 @@ class FollowedFiles:
         if self._late is not None:
             self._late = None
         else:
-            self._record = -1  # read to its end
+            self._record = -1
 
     def _begin_file(self) -> None:
-        """Go on in the file at the position, or begin the next one."""
+        """Go on in the current file, or begin the next one."""
         if self._late is None and self._at is not None and self._record >= 0:
             self._read(self._at, self._record)
             return
@@ -223,13 +127,10 @@ class FollowedFiles:
         except ShardError as error:
             self._leave_damaged(file.name, error)
             raise
-        self._check_holds(file.name, first)
-        mine = self._records(file.name, first, dataset.num_samples)
-        self._reading = zip(mine, samples_at(dataset, mine), strict=True)
-
-    def _records(self, name: str, first: int, stop: int) -> range:
-        """Return this rank's records of a file from ``first`` on; where its share begins depends on the file."""
-        return records_of(name, first, stop, self._sharing.rank, self._sharing.world_size)
+        self._check_length(file.name, first)
+        sharing = self._sharing
+        records = records_of(file.name, first, dataset.num_samples, sharing.rank, sharing.world_size)
+        self._reading = zip(records, samples_at(dataset, records), strict=True)
 
     def _dataset(self, name: str) -> Dataset:
         if name not in self._datasets:
@@ -239,7 +140,7 @@ class FollowedFiles:
                 path = self._listing.paths.get(name)
             if path is None:
                 msg = f"{printed(self._spec.source)}: the file {name} is to be read, and is no longer there"
-                raise SourceError(msg, hint="keep files until every sample of them that a state names was delivered")
+                raise SourceError(msg, hint="keep files until all their samples that a state names are delivered")
             opened = open_source(path, format=self._spec.format, storage_options=self._spec.storage_options)
             fingerprint = opened.index.fingerprint
             if fingerprint != self._fingerprints.setdefault(name, fingerprint):
@@ -248,17 +149,17 @@ class FollowedFiles:
             self._datasets[name] = Dataset(DatasetSpec.of(opened))
         return self._datasets[name]
 
-    def _check_holds(self, name: str, num_records: int) -> None:
-        """Raise `StateError` if a file has fewer records than were taken of it."""
-        found = self._dataset(name).num_samples
-        if found < num_records:
-            msg = f"the file {name} has {counted(found, 'sample')} now, and {num_records:,} when it was read"
+    def _check_length(self, name: str, num_records: int) -> None:
+        """Raise `StateError` if a file has fewer records than were taken."""
+        num_samples = self._dataset(name).num_samples
+        if num_samples < num_records:
+            msg = f"the file {name} has {counted(num_samples, 'sample')} now, and {num_records:,} when it was read"
             raise StateError(msg, hint=_KEEP_FILES)
 
-    # ---- finding
+    # ---- listing
 
     def _find_files(self) -> bool:
-        """List the files; return True if one is to be read."""
+        """List the files; return True if there is a file to read."""
         now_ns = time.time_ns()
         files = self._listing.files()
         reached = self._at
@@ -274,14 +175,14 @@ class FollowedFiles:
         return bool(self._ready or self._behind)
 
     def _check_times(self, reached: FileKey, files: Sequence[FileKey]) -> None:
-        """Raise `StateError` after a resume if the file at the position has another time: no time tells what is new."""
+        """Raise `StateError` after a resume if the current file has another time: then times do not show new files."""
         name = reached.name
-        found = next((file for file in files if file.name == name), reached)
+        listed = next((file for file in files if file.name == name), reached)
         if self._spec.order == "name":
             passed = any(file < reached and self._is_late(file.name) for file in files)
-            if not passed or found not in files or not self._is_late(name):
+            if not passed or listed not in files or not self._is_late(name):
                 return
-        elif found == reached:
+        elif listed == reached:
             return
         msg = f"the file {name} was read before the state was saved, and has another time now: no time tells which "
         msg += "files are new"
@@ -305,13 +206,13 @@ class FollowedFiles:
     def _is_late(self, name: str) -> bool:
         if self._seen is not None:
             return name not in self._seen
-        # The first listing after a resume: files that were written since the last one of the run before.
+        # The first listing after a resume: files that were written since the last listing of the earlier run.
         return name not in self._fresh and self._listing.written_ns(name) > self._listed_ns
 
     # ---- states
 
     def state(self, places: Sequence[Any]) -> dict[str, Any]:
-        """Return the file and the record, late files, and fingerprints of all files that are to be read again."""
+        """Return the file and the record, late files, and fingerprints of all files that a resume reads again."""
         names = {name for name, _ in places} | ({self._late[0].name} if self._late else set())
         if self._at is not None and self._record >= 0:
             names.add(self._at.name)
@@ -328,7 +229,7 @@ class FollowedFiles:
         }
 
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any]:
-        """Go on at a file and record, and read the samples at these places: those of a file together."""
+        """Go on at a file and record, and read the samples at these places, file by file."""
         if state["order"] != self._spec.order:
             msg = f"the state was saved with order={state['order']!r}; this stream has order={self._spec.order!r}"
             raise StateError(msg, hint=f"follow(order={state['order']!r}) goes on with it")
@@ -339,17 +240,17 @@ class FollowedFiles:
         self._behind = [FileKey(*file) for file in state["behind"]]
         self._listed_ns, self._fresh = state["listed_ns"], set(state["fresh"])
         self._fingerprints = dict(state["files"])
-        wanted: dict[str, set[int]] = {}
+        records_by_file: dict[str, set[int]] = {}
         for name, record in places:
-            wanted.setdefault(name, set()).add(record)
-        found: dict[Place, Any] = {}
-        for name, numbers in sorted(wanted.items()):
+            records_by_file.setdefault(name, set()).add(record)
+        samples: dict[Place, Any] = {}
+        for name, numbers in sorted(records_by_file.items()):
             records = sorted(numbers)
-            self._check_holds(name, records[-1] + 1)
-            samples = samples_at(self._dataset(name), records)
-            found |= {Place(name, record): sample for record, sample in zip(records, samples, strict=True)}
+            self._check_length(name, records[-1] + 1)
+            pairs = zip(records, samples_at(self._dataset(name), records), strict=True)
+            samples |= {Place(name, record): sample for record, sample in pairs}
         self._datasets.clear()
-        return [found[Place(*place)] for place in places]
+        return [samples[Place(*place)] for place in places]
 
     def number_of(self, place: Any) -> int:
         """Return a hash of the file's name and the record."""
@@ -358,13 +259,13 @@ class FollowedFiles:
             self._name_key = name, int(text_keys(0, [name])[0])
         return key(self._name_key[1], 0, "followed", record) >> 1
 
-    def told(self, place: Any) -> str:
+    def label(self, place: Any) -> str:
         """Return the file and the record in words."""
         name, record = place
         return f"sample {record} of {name}"
 
     def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:
-        """Return the position of the rank that is furthest, and this rank's share of what all have left before it."""
+        """Return the furthest position of all ranks, and this rank's share of the undelivered samples before it."""
         if any(state["late"] or state["behind"] for state in states):
             msg = "the state was saved while a late file was to be read, which only a single rank does"
             raise StateError(msg, hint="resume on one rank until it is read")
@@ -378,12 +279,10 @@ class FollowedFiles:
         left = [Place(*place) for own in places for place in own]
         for rank, state in enumerate(states):
             left += self._left_of_rank(rank, len(states), state, furthest)
-        left.sort()
-        mine = left[sharing.rank :: sharing.world_size]
-        return furthest, mine
+        return furthest, sorted(left)[sharing.rank :: sharing.world_size]
 
     def _left_of_rank(self, rank: int, world_size: int, state: Any, furthest: Any) -> list[Place]:
-        """Return what a rank has not taken of the files and records before the furthest position."""
+        """Return the places before the furthest position whose samples a rank has not taken."""
         at = None if state["at"] is None else FileKey(*state["at"])
         last = FileKey(*furthest["at"])
         left = []
@@ -396,7 +295,7 @@ class FollowedFiles:
                 raise StateError(msg, hint="resume on as many ranks as before, or give it a name that sorts after")
             first = state["record"] if file == at else 0
             stop = furthest["record"] if file == last else -1
-            if first == stop:  # also where both are the end of the file
+            if first == stop:  # perhaps both are the end of the file
                 continue
             stop = self._dataset(file.name).num_samples if stop < 0 else stop
             left += [Place(file.name, record) for record in records_of(file.name, first, stop, rank, world_size)]
@@ -404,22 +303,22 @@ class FollowedFiles:
 
 
 def records_of(name: str, first: int, stop: int, rank: int, world_size: int) -> range:
-    """Return the records of a file that are a rank's, from ``first`` on.
+    """Return the records of a rank in a file, from ``first`` on.
 
     >>> [list(records_of("a", 0, 5, rank, 2)) for rank in range(2)]
     [[1, 3], [0, 2, 4]]
     """
-    # Counted from a number that differs from file to file: of files with one record each, no rank gets all.
+    # The first rank differs from file to file: otherwise one rank would get all files of one record.
     residue = (rank - crc32(name.encode("utf-8", "surrogateescape"))) % world_size
     return range(first + (residue - first) % world_size, stop, world_size)
 
 
 def samples_at(dataset: Dataset, records: Sequence[int]) -> Iterator[Any]:
-    """Return the samples with these ids, ascending, with the reads of neighbours joined."""
+    """Return the samples with these ascending ids; neighbours are read together."""
     if not len(records):
         return iter(())
     chosen = dataset if len(records) == dataset.num_samples else dataset.select(np.asarray(records))
-    # Not iter(), which is refused in a worker of torch's DataLoader: here its share is chosen already.
+    # Not iter(dataset), which a worker of torch's DataLoader refuses: these records already are the worker's share.
     return Iteration(chosen.partition(rank=0, world_size=1).stream.iterator_spec())
 
 

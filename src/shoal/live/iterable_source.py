@@ -1,4 +1,4 @@
-"""Samples from an iterable, or from a function that makes one."""
+"""Samples from an iterable, or from a function that returns an iterable or a sample."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from shoal.errors import StateError, UsageError
-from shoal.live.live_source import EndOfSourceError, Sharing, Taken
+from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing, Taken
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_fields import LIVE
 
@@ -16,11 +16,11 @@ _RESUME_HINT = (
 )
 
 
-class IterableSource:
+class IterableSource(LiveSource):
     """Samples of an iterable; places are their numbers, from 0.
 
-    ``replay`` says how a resume finds its position if the iterable has no state: True, it begins anew and is read up to
-    there; False, it goes on by itself. A sequence is entered at any number.
+    ``replay`` is the way of a resume to its position if the iterable has no state: True reads a new iterator up to the
+    position; False continues the source. A sequence is entered at any number.
     """
 
     kind = "iterable"
@@ -29,14 +29,9 @@ class IterableSource:
         self._source, self._sharing = source, sharing
         self._is_sequence = isinstance(source, Sequence)
         self._has_state = has_state(source)
-        self.replay = replay
+        self._replay = replay
         self._iterator: Iterator[Any] | None = None
         self._next = 0
-
-    @property
-    def recalls(self) -> bool:
-        """True if samples can be read again: of a sequence, or by replaying."""
-        return self._is_sequence or (bool(self.replay) and not self._has_state)
 
     def take(self) -> Taken:
         """Return the next sample of this share."""
@@ -53,7 +48,7 @@ class IterableSource:
             sample = self._source[self._next]
         else:
             if self._iterator is None:
-                self._iterator = iter(self._made())
+                self._iterator = iter(self._iterable())
             try:
                 sample = next(self._iterator)
             except StopIteration:
@@ -61,14 +56,14 @@ class IterableSource:
         self._next += 1
         return sample
 
-    def _made(self) -> Iterable[Any]:
+    def _iterable(self) -> Iterable[Any]:
         if isinstance(self._source, Iterable):
             return self._source
-        made: Any = self._source()
-        if not isinstance(made, Iterable):
-            msg = f"from_iterable() was given a function that returned {type(made).__name__}, which is no iterable"
+        result: Any = self._source()
+        if not isinstance(result, Iterable):
+            msg = f"from_iterable() was given a function that returned {type(result).__name__}, which is no iterable"
             raise UsageError(msg, hint="shoal.from_callable(function) calls a function for each sample")
-        return made
+        return result
 
     def state(self, places: Sequence[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Return the number of the next sample, and the source's own state if it has one."""
@@ -83,25 +78,25 @@ class IterableSource:
         if self._has_state != ("own" in state):
             sides = ("has", "lacks") if self._has_state else ("lacks", "has")
             msg = f"this source {sides[0]} state_dict() and load_state_dict(), and the state {sides[1]} its position"
-            raise StateError(msg, hint="resume with a source like that of the run which saved the state")
+            raise StateError(msg, hint="resume with a source like the one of the run that saved the state")
         if self._has_state:
             self._source.load_state_dict(state["own"])
         elif self._is_sequence:
             if number > len(self._source):
                 msg = f"the state is at sample {number} of a sequence, and this one has {len(self._source)}"
                 raise StateError(msg, hint="give the sequence that the state was saved with")
-        elif self.replay is None and number:
-            msg = f"the state is at sample {number}, and nothing is known of how this source goes on there"
+        elif self._replay is None and number:
+            msg = f"the state is at sample {number}, and shoal does not know how to reach it in this source"
             raise StateError(msg, hint=_RESUME_HINT)
         self._iterator, self._next = None, number
-        if not self.recalls:
-            return [] if not places else None
         if self._is_sequence:
             return [self._source[place] for place in places]
-        return self._replayed(number, places)
+        if self._replay and not self._has_state:
+            return self._replayed(number, places)
+        return [] if not places else None
 
     def _replayed(self, number: int, places: Sequence[int]) -> list[Any]:
-        wanted, found = set(places), {}
+        distinct, samples = set(places), {}
         self._next = 0
         if isinstance(self._source, Iterator):
             msg = f"replay=True begins anew, and this source is an iterator ({type(self._source).__name__})"
@@ -112,33 +107,16 @@ class IterableSource:
             except EndOfSourceError:
                 msg = f"the state is at sample {number}, and the source ends after {self._next} when it is replayed"
                 raise StateError(msg, hint="replay=True needs a source that gives the same samples again") from None
-            if self._next - 1 in wanted:
-                found[self._next - 1] = sample
-        return [found[place] for place in places]
-
-    def number_of(self, place: int) -> int:
-        """Return the place, which is a number."""
-        return place
-
-    def told(self, place: int) -> str:
-        """Return the place in words."""
-        return f"sample {place} of the source"
-
-    def deal(
-        self,
-        states: Sequence[Any],
-        places: Sequence[Sequence[Any]],  # noqa: ARG002
-        sharing: Sharing,
-    ) -> tuple[Any, list[Any]]:
-        """Refuse: only places in files can be dealt anew."""
-        return refuse_dealing(len(states), sharing.world_size)
+            if self._next - 1 in distinct:
+                samples[self._next - 1] = sample
+        return [samples[place] for place in places]
 
 
-class CallableSource:
+class CallableSource(LiveSource):
     """Samples that a function returns, one for each call; places are their numbers, from 0.
 
-    It ends with an exception in ``ends`` or a value that is ``sentinel``, or equal to it; an exception in ``empty``
-    says that there is nothing yet.
+    An exception in ``ends``, or a value that is or equals ``sentinel``, ends the stream. An exception in ``empty``
+    means that there is no sample yet.
     """
 
     kind = "callable"
@@ -158,24 +136,20 @@ class CallableSource:
         self._sharing = sharing
         self._has_state = has_state(function)
         self._next = 0
-        self._got: list[Any] = []
-
-    @property
-    def recalls(self) -> bool:
-        """False: a function is called once for each sample."""
-        return False
+        self._results: list[Any] = []
 
     def take(self) -> Taken:
-        """Call the function until it gives a sample of this share."""
+        """Call the function until it returns a sample of this share."""
         while True:
-            if not self._got and not self._until(self._is_here):
+            if not self._results and not self._until(self._call):
                 raise EndOfSourceError
-            sample = self._got.pop()
+            sample = self._results.pop()
             self._next += 1
             if (self._next - 1) % self._sharing.world_size == self._sharing.rank:
                 return Taken(sample, self._next - 1)
 
-    def _is_here(self) -> bool:
+    def _call(self) -> bool:
+        """Call the function once; return False if there is no sample yet."""
         try:
             sample = self._function()
         except self._empty:
@@ -184,52 +158,27 @@ class CallableSource:
             raise EndOfSourceError from None
         if sample is self._sentinel or (type(sample) is type(self._sentinel) and sample == self._sentinel):
             raise EndOfSourceError
-        self._got.append(sample)
+        self._results.append(sample)
         return True
 
     def state(self, places: Sequence[Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the number of calls that gave a sample, and the function's own state if it has one."""
+        """Return the number of the next sample, and the function's own state if it has one."""
         own: Any = self._function
         return {"next": self._next} | ({"own": own.state_dict()} if self._has_state else {})
 
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
-        """Go on with the function as it is now, or as its own state sets it."""
+        """Go on with the function in its present state, or in its own saved state."""
         own: Any = self._function
         if self._has_state and "own" in state:
             own.load_state_dict(state["own"])
         self._next = state["next"]
         return [] if not places else None
 
-    def number_of(self, place: int) -> int:
-        """Return the place, which is a number."""
-        return place
-
-    def told(self, place: int) -> str:
-        """Return the place in words."""
-        return f"sample {place} of the source"
-
-    def deal(
-        self,
-        states: Sequence[Any],
-        places: Sequence[Sequence[Any]],  # noqa: ARG002
-        sharing: Sharing,
-    ) -> tuple[Any, list[Any]]:
-        """Refuse: only places in files can be dealt anew."""
-        return refuse_dealing(len(states), sharing.world_size)
-
 
 def has_state(source: Any) -> bool:
-    """Return True for an object that can save its position and go on there; a class is a function that makes one."""
+    """Return True for an object that can save and load its position; a class does not count, only its instances."""
     return (
         not isinstance(source, type)
         and callable(getattr(source, "state_dict", None))
         and callable(getattr(source, "load_state_dict", None))
     )
-
-
-def refuse_dealing(num_states: int, world_size: int) -> tuple[Any, list[Any]]:
-    """Raise `StateError`: a stream that is known by numbers alone stays with its number of ranks."""
-    msg = f"the state is of a run on {num_states} ranks, and this one has {world_size}: the places of an iterable or "
-    msg += "a function are numbers within a rank's own stream, which cannot be dealt anew"
-    hint = f"resume on {num_states} ranks; a followed directory (shoal.follow) may change their number"
-    raise StateError(msg, hint=hint)

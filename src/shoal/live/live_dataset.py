@@ -15,8 +15,7 @@ from shoal.live.shuffle_buffer import BufferSize
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import FEATURES, Decode
-from shoal.pipeline.stages.map_and_filter import Filter, Map
-from shoal.pipeline.stages.seeded_map import GENERATORS, SeededMap
+from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.stream.dataset import Dataset
 from shoal.stream.ranks import Ranks
@@ -35,10 +34,10 @@ _REMAINDERS = ("keep", "drop")
 class LiveDataset:
     """A stream of samples from a live source: an iterable, a function, or files that appear while it runs.
 
-    It has one position, which moves forward only: a second loop goes on where the first stopped. Verbs return a new
-    dataset at the start of the source. There are no epochs and no length, and samples cannot be taken by number; where
-    these are wanted, and the samples are in shards, use `shoal.open`. Samples go through `map`, `filter` and the like
-    when they leave the shuffle buffer, which so holds them as the source gave them.
+    The stream has one position, which only moves forward: a second loop goes on where the first stopped. Verbs return a
+    new dataset at the start of the source. There are no epochs, no length and no access by number; `shoal.open` offers
+    them for samples in shards. The shuffle buffer holds samples of the source; they go through `map`, `filter` and the
+    other stages when they leave it.
 
     Examples
     --------
@@ -66,7 +65,7 @@ class LiveDataset:
         return f"<shoal.LiveDataset: {', '.join(parts)}>"
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what only a `Dataset` has, and say what to do instead."""
+        """Refuse attributes of a `Dataset`, with an alternative."""
         if name.startswith("_") or not hasattr(Dataset, name):
             raise AttributeError(no_attribute("a live dataset", name, dir(type(self))))
         hint = _INSTEAD.get(name, "where the samples are in files that no longer change, shoal.open() has it")
@@ -80,50 +79,50 @@ class LiveDataset:
     # ---- order and processing
 
     def shuffle(self, *, seed: int = 0, buffer: int | str | None = None, **unknown: Any) -> Self:
-        """Shuffle through a buffer: each step delivers a random sample of it, and the next one takes its place.
+        """Shuffle through a buffer: each step delivers a random sample, and the next one takes its place.
 
-        The order is that of `shoal.orders.Buffer` over the samples as they arrive. A sample leaves at most ``buffer``
-        samples early, stays for ``buffer`` steps on average, and has no latest time. Nothing is delivered before the
-        buffer is full or the source has ended.
+        The order equals `shoal.orders.Buffer` over the samples as they arrive. A sample leaves at most ``buffer``
+        samples early, stays for ``buffer`` steps on average, and has no latest time. Delivery begins when the buffer is
+        full or the source has ended.
 
         Parameters
         ----------
         seed
             0 to 2**64 - 1. Ranks draw differently with the same seed.
         buffer
-            The size in samples (``10_000``), or in bytes of their values (``"1GiB"``). The more samples in a row are
-            alike, the more of them a batch of equal kind needs: docs/guides/which-kind-of-dataset.md.
+            The size in samples (``10_000``), or in bytes of their values (``"1GiB"``). Long runs of similar samples
+            need a larger buffer: docs/guides/which-kind-of-dataset.md.
 
         Raises
         ------
         UsageError
-            The size is neither, or missing, or the stream is shuffled or in batches already.
+            The size is invalid or missing, or the stream is shuffled or in batches already.
         """
         if unknown or buffer is None:
-            found = ", ".join(f"{name}=" for name in unknown) or "no size"
-            msg = f"a live stream is shuffled through a buffer of a size that you choose; got {found}"
+            arguments = ", ".join(f"{name}=" for name in unknown) or "no size"
+            msg = f"a live stream is shuffled through a buffer of a size that you choose; got {arguments}"
             raise UsageError(msg, hint='shuffle(seed=0, buffer=10_000) or buffer="1GiB"; windows need shoal.open()')
         self._refuse_after_batch("shuffle()")
         if self._spec.size is not None:
             raise UsageError(f"the stream is shuffled already, in {self._spec.size}", hint="call shuffle() once")
-        return self._with(size=BufferSize.asked(seed, buffer))
+        return self._with(size=BufferSize.of(seed, buffer))
 
     def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
         """Apply a function to every sample (after `batch`: to every batch).
 
-        With ``seed=True`` it is called as ``function(sample, rng)``, as in `Dataset.map`, with numbers that follow from
-        the seed of `shuffle` and the place of the sample in its source. A sample at which a function raises an error is
-        left behind and counted (``num_failed``): the next ``next()`` goes on with the one after it.
+        With ``seed=True`` the call is ``function(sample, rng)``, as in `Dataset.map`; the numbers follow from the seed
+        of `shuffle` and the place of the sample in its source. If the function raises an error, the stream skips and
+        counts the sample (``num_failed``): the next ``next()`` goes on with the following sample.
         """
         as_choice("map(generator=)", generator, GENERATORS)
         if seed is not False:
-            return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
+            return self._then(SeededMap.of(function, seed, generator), "map(seed=)")
         if self._spec.batch_size is not None:
             return self._with(batch_stages=(*self._spec.batch_stages, Map(function)))
         return self._then(Map(function), "map()")
 
     def filter(self, function: Callable[[Any], Any]) -> Self:
-        """Keep only samples for which the function returns true; batches are full all the same."""
+        """Keep samples if the function returns true; batches are full nevertheless."""
         return self._then(Filter(function), "filter()")
 
     def decode(
@@ -134,7 +133,7 @@ class LiveDataset:
     ) -> Self:
         """Decode fields by suffix, as `Dataset.decode` does."""
         if features := [name for name in decoders if isinstance(name, str) and name in FEATURES]:
-            msg = f"decode({features[0]!r}) follows the features of a dataset, and a live stream describes none"
+            msg = f"decode({features[0]!r}) follows the features of a dataset, and a live stream has none"
             raise UsageError(msg, hint='name decoders by suffix: decode("pil"), decode({"m4a": function})')
         return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size), "decode()")
 
@@ -143,7 +142,7 @@ class LiveDataset:
 
         Paths lead into fields, as in `Dataset.rename`.
         """
-        return self._then(Rename.asked(names), "rename()")
+        return self._then(Rename.of(names), "rename()")
 
     def columns(self, *names: str) -> Self:
         """Keep only these fields."""
@@ -155,12 +154,12 @@ class LiveDataset:
 
     def format(self, name: str) -> Self:
         """Convert batches, or samples, to "python", "numpy", "arrow" or "torch" values, as `Dataset.format` does."""
-        return self._with(formatting=Formatting.asked(name))
+        return self._with(formatting=Formatting.named(name))
 
     def batch(self, size: int, *, remainder: str = "keep") -> Self:
         """Group samples into batches of ``size``, collated as in `Dataset.batch`.
 
-        The last one, if the source ends, is kept, or left out with ``remainder="drop"``.
+        At the end of the source, ``remainder="drop"`` leaves out the last incomplete batch.
         """
         self._refuse_after_batch("batch()")
         number = count_of(size, "batch()")
@@ -176,23 +175,22 @@ class LiveDataset:
     # ---- the run
 
     def __iter__(self) -> LiveRun:
-        """Go on at the position of this dataset; if its source had ended, look whether there is more."""
+        """Go on at the position of this dataset; look for more samples if the source had ended."""
         self._run().begin()
         return self._run()
 
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
-        """Return the position in the source, and what the buffer holds; JSON types, with a checksum.
+        """Return the position in the source, and the places or contents of the buffer; JSON types, with a checksum.
 
-        Each rank has a state of its own. A resumed run goes on exactly where this one was, with the same samples in the
-        buffer, if these can be had again:
+        Each rank has a state of its own. A resumed run goes on exactly where this run was, with the same samples in the
+        buffer, if the source can restore them:
 
-        - of `shoal.follow`, a sequence, or with ``replay=True``: always, since they are read or taken again;
-        - of a source with a ``state_dict`` of its own: with ``contents=True``, which keeps them in the state;
-        - of any other, such as a queue: with ``contents=True``, and as far as it lost nothing in the meantime.
+        - `shoal.follow`, a sequence, or ``replay=True``: always, since shoal reads the samples again;
+        - a source with a ``state_dict`` of its own: with ``contents=True``, which keeps the samples in the state;
+        - any other source, such as a queue: with ``contents=True``, if the source lost nothing in the meantime.
 
-        Otherwise those in the buffer are lost: at most its size and a batch under way, counted by `stats`
-        (``num_lost``). Without contents the state has some bytes for each sample in the buffer; with them, their bytes
-        in base64.
+        Otherwise the samples in the buffer are lost: at most its size and a batch under way, counted by `stats`
+        (``num_lost``). The state has some bytes for each sample in the buffer; with contents, the sample in base64.
 
         Raises
         ------
@@ -202,15 +200,16 @@ class LiveDataset:
         return self._run().state_dict(contents=contents)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on from the state of this rank, or from a list with those of all ranks.
+        """Go on from the state of this rank, or from a list of the states of all ranks.
 
-        With a list, the number of ranks may have changed if the source is `shoal.follow`: what all had left is dealt
-        anew, nothing is missed and nothing comes twice.
+        With a list, a `shoal.follow` may resume on another number of ranks: it deals the undelivered samples anew; no
+        sample is lost or repeated.
 
         Raises
         ------
         StateError
-            The state is of another kind of source, shuffle or rank, or was changed; or the source cannot go on there.
+            The state is of another kind of source, shuffle or rank, or was changed; or the source cannot continue from
+            it.
         """
         self._run().load_state_dict(state)
 

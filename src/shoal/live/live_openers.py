@@ -1,4 +1,4 @@
-"""`shoal.from_iterable`, `shoal.from_callable` and `shoal.follow`: from a live source to a dataset."""
+"""`shoal.from_iterable`, `shoal.from_callable` and `shoal.follow`: datasets of live sources."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
 from shoal.hints import did_you_mean
-from shoal.live.followed_files import ORDERS, FollowedFiles, FollowSpec
+from shoal.live.file_listing import ORDERS, FollowSpec
+from shoal.live.followed_files import FollowedFiles
 from shoal.live.iterable_source import CallableSource, IterableSource, has_state
-from shoal.live.live_counters import LiveCounters
 from shoal.live.live_dataset import LiveDataset
-from shoal.live.live_run import LiveSpec, MakeSource
-from shoal.live.live_source import LiveSource, Sharing, Waiting
-from shoal.storage.sources.source import SourceLike, printed
+from shoal.live.live_run import LiveSpec
+from shoal.live.live_source import LiveCounters, LiveSource, Sharing, Waiting
+from shoal.storage.sources.source import printed
 
 _SHUT_DOWN: tuple[type[BaseException], ...] = (queue.ShutDown,) if hasattr(queue, "ShutDown") else ()
 
@@ -28,42 +28,43 @@ class NoSentinel:
 def from_iterable(
     source: Iterable[Any] | Callable[[], Iterable[Any]], *, replay: bool | None = None, shared: bool | None = None
 ) -> LiveDataset:
-    """Stream the samples of an iterable, or of one that a function makes; it may be endless.
+    """Stream the samples of an iterable, or of a function that returns an iterable; it may be endless.
 
     Parameters
     ----------
     source
-        A sequence, a generator function, any object with ``__iter__``. If it has ``state_dict()`` and
-        ``load_state_dict()`` (JSON types), states keep its position that way. A sequence is entered at any number.
+        A sequence, a generator function, any object with ``__iter__``. States use its ``state_dict()`` and
+        ``load_state_dict()`` (JSON types) if it has them. A sequence is entered at any number.
     replay
-        The way to a saved position in other iterables. True: the iterable gives the same samples again, and is read up
-        to there. False: it goes on by itself, as a socket does. Required to load a state of such a source.
+        The way to a saved position in other iterables; required to load a state. True: the iterable gives the same
+        samples again, and shoal reads up to the position. False: the source goes on by itself, as a socket does.
     shared
-        With several ranks (or workers): True, all have the same source, and rank r takes the samples r, r + R, ... of
-        R ranks; False, each has a source of its own. Required if there are several.
+        Required with several ranks (or workers). True: all have the same source, and rank r takes the samples r, r + R,
+        ... of R ranks. False: each has a source of its own.
 
     Raises
     ------
     UsageError
-        The source is no iterable or function, or ``replay=True`` and it is an iterator, which cannot begin anew.
+        The source is neither iterable nor function, or it is an iterator, which ``replay=True`` cannot restart.
 
     Examples
     --------
     >>> [batch.tolist() for batch in from_iterable(range(5)).batch(2)]
     [[0, 1], [2, 3], [4]]
     """
-    given: Any = source
-    if isinstance(given, str | bytes | Mapping):
-        msg = f"from_iterable() takes an iterable of samples; got {type(given).__name__}"
+    samples: Any = source
+    kind = type(samples).__name__
+    if isinstance(samples, str | bytes | Mapping):
+        msg = f"from_iterable() takes an iterable of samples; got {kind}"
         raise UsageError(msg, hint="shoal.open(path) reads files, and from_iterable([sample, ...]) a list")
-    if not isinstance(given, Iterable) and not callable(given):
-        msg = f"from_iterable() takes an iterable, or a function that makes one; got {type(given).__name__}"
+    if not isinstance(samples, Iterable) and not callable(samples):
+        msg = f"from_iterable() takes an iterable, or a function that makes one; got {kind}"
         raise UsageError(msg, hint="shoal.from_iterable(lambda: read_events())")
-    if replay and isinstance(given, Iterator) and not has_state(given):
-        msg = f"replay=True begins anew, and this source is an iterator ({type(given).__name__}), which cannot"
+    if replay and isinstance(samples, Iterator) and not has_state(samples):
+        msg = f"replay=True begins anew, and this source is an iterator ({kind}), which cannot"
         raise UsageError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
-    name = getattr(given, "__name__", type(given).__name__)
-    return _dataset(partial(_iterable, given, replay, shared), f"an iterable ({name})")
+    make = partial(_iterable, samples, replay, shared)
+    return LiveDataset(LiveSpec(make), f"an iterable ({getattr(samples, '__name__', kind)})")
 
 
 def from_callable(
@@ -77,23 +78,23 @@ def from_callable(
     stop: Callable[[], bool] | None = None,
     shared: bool = False,
 ) -> LiveDataset:
-    """Stream what a function returns, a sample for each call: ``queue.get`` of a `queue.Queue` or of multiprocessing.
+    """Stream the results of a function, a sample for each call: ``queue.get`` of a `queue.Queue` or of multiprocessing.
 
     Parameters
     ----------
     function
-        If it is an object with ``state_dict()`` and ``load_state_dict()``, states keep its position that way; otherwise
-        a resumed run goes on with what it returns then.
+        States use its ``state_dict()`` and ``load_state_dict()`` if it is an object with these methods; otherwise a
+        resumed run goes on with the next result.
     sentinel
         A value that ends the stream, compared by ``is`` and ``==``.
     ends, empty
-        Exceptions that end the stream, and those that say that there is nothing yet: the function is called again after
+        Exceptions that end the stream; exceptions that mean "no sample yet": shoal calls the function again after
         ``poll_seconds``.
     poll_seconds, idle_seconds, stop
-        The stream ends after so many seconds without a sample (default: never), or if ``stop()`` is true when there is
-        nothing. This needs a function that raises ``empty``: ``lambda: q.get(timeout=1)``.
+        The stream ends after ``idle_seconds`` without a sample (default: never), or if ``stop()`` is true while there
+        is no sample. This needs a function that raises ``empty``: ``lambda: q.get(timeout=1)``.
     shared
-        False: each rank (and worker) has a function of its own. True: they all return the same samples, and rank r
+        False: each rank (and worker) has a function of its own. True: all functions return the same samples, and rank r
         takes the samples r, r + R, ... of R ranks.
 
     Examples
@@ -105,21 +106,20 @@ def from_callable(
     >>> list(from_callable(q.get, sentinel=None))
     [1, 2, 3]
     """
-    given: object = function
-    if not callable(given):
-        msg = f"from_callable() takes a function; got {type(given).__name__}"
+    call: object = function
+    if not callable(call):
+        msg = f"from_callable() takes a function; got {type(call).__name__}"
         raise UsageError(msg, hint="shoal.from_callable(queue.get), or from_iterable() for an iterable")
     wait = partial(Waiting, poll_seconds=poll_seconds, idle_seconds=idle_seconds, stop=stop)
-    wait(LiveCounters())  # wrong arguments are refused here, not when iterating
-    how = {
+    wait(LiveCounters())  # refuses wrong arguments now, not when iterating
+    signals = {
         "ends": ends if isinstance(ends, tuple) else (ends,),
         "empty": empty if isinstance(empty, tuple) else (empty,),
         "sentinel": sentinel,
     }
-    return _dataset(
-        partial(_callable, function, wait, how, shared),
-        f"a function ({getattr(function, '__qualname__', type(function).__name__)})",
-    )
+    make = partial(_callable, function, wait, signals, shared)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return LiveDataset(LiveSpec(make), f"a function ({name})")
 
 
 def follow(
@@ -134,11 +134,11 @@ def follow(
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
 ) -> LiveDataset:
-    r"""Stream the samples of files that appear while the stream runs: each is read once it is complete.
+    r"""Stream the samples of files that appear while the stream runs; each file is read when it is complete.
 
-    Samples come in the order of the files, and of their bytes. All ranks look at the same files and take every R-th
-    sample of each. A file is late if one that sorts after it was read before: a single rank warns and reads it
-    next; with several it is an error, as ranks would meet it at different times.
+    Samples come in the order of the files and of their bytes. All ranks look at the same files, and each of R ranks
+    takes every R-th sample. A file is late if a file that sorts after it was read before: a single rank warns and reads
+    the late file next; with several ranks it is an error, since each rank would meet it at another time.
 
     Parameters
     ----------
@@ -146,14 +146,14 @@ def follow(
         A directory (all shards below it) or a glob, local or remote, of any format that `shoal.open` reads:
         ``"events/*.jsonl"``.
     order
-        "name": of the relative path, for names that ascend, with times or numbers. "mtime": of the modification time.
+        "name": by relative path, for names that ascend, with times or numbers. "mtime": by modification time.
     settle_seconds, marker
-        How a complete file is recognised. By default it appears whole: written under another name and renamed, or
-        uploaded to an object store. Else it is complete after so many seconds without a change, or when a file of its
-        name plus ``marker`` (``".done"``) lies beside it; with both arguments, when both are true.
+        The signs of a complete file. By default a file appears whole: renamed after writing, or uploaded to an object
+        store. Otherwise it is complete after ``settle_seconds`` without a change, or when a file of its name plus
+        ``marker`` (``".done"``) lies beside it; with both arguments, after both signs.
     poll_seconds, idle_seconds, stop
-        How often to look for new files; the stream ends after so many seconds without any (default: never), or if
-        ``stop()`` is true when there is nothing left to read.
+        The stream looks for new files every ``poll_seconds``. It ends after ``idle_seconds`` without a new file
+        (default: never), or if ``stop()`` is true and no sample is left.
     format, storage_options
         As for `shoal.open`.
 
@@ -162,7 +162,7 @@ def follow(
     UsageError
         An argument is invalid.
     SourceError
-        When it is first used: the directory does not exist.
+        On first use: the directory does not exist.
 
     Examples
     --------
@@ -175,19 +175,14 @@ def follow(
     if order not in ORDERS:
         msg = f"files are followed in order of {' or '.join(map(repr, ORDERS))}; got order={order!r}"
         raise UsageError(msg, hint=did_you_mean(str(order), ORDERS).rstrip())
-    said: object = marker
-    if said is not None and not (isinstance(said, str) and said):
-        raise UsageError(f"marker is what is added to the name of a complete file; got {said!r}", hint='marker=".done"')
+    suffix: object = marker
+    if suffix is not None and not (isinstance(suffix, str) and suffix):
+        raise UsageError(f"marker is added to the name of a complete file; got {suffix!r}", hint='marker=".done"')
     wait = partial(Waiting, poll_seconds=poll_seconds, idle_seconds=idle_seconds, stop=stop)
     wait(LiveCounters())
     Waiting(LiveCounters(), poll_seconds=settle_seconds)
-    what: SourceLike = source
-    spec = FollowSpec(what, order, settle_seconds, marker, format, storage_options)
-    return _dataset(partial(_followed, spec, wait), f"files of {printed(what)}")
-
-
-def _dataset(make: MakeSource, name: str) -> LiveDataset:
-    return LiveDataset(LiveSpec(make), name)
+    spec = FollowSpec(source, order, settle_seconds, marker, format, storage_options)
+    return LiveDataset(LiveSpec(partial(_followed, spec, wait)), f"files of {printed(source)}")
 
 
 # Functions of the module, so that a dataset can be pickled and sent to worker processes.
@@ -200,12 +195,12 @@ def _iterable(source: Any, replay: bool | None, shared: bool | None, sharing: Sh
 def _callable(
     function: Callable[[], Any],
     wait: Callable[[LiveCounters], Waiting],
-    how: Mapping[str, Any],
+    signals: Mapping[str, Any],
     shared: bool,  # noqa: FBT001
     sharing: Sharing,
     counters: LiveCounters,
 ) -> LiveSource:
-    return CallableSource(function, wait(counters).until, sharing=_shared(sharing, shared), **how)
+    return CallableSource(function, wait(counters).until, sharing=_shared(sharing, shared), **signals)
 
 
 def _followed(
@@ -215,7 +210,7 @@ def _followed(
 
 
 def _shared(sharing: Sharing, shared: bool | None) -> Sharing:  # noqa: FBT001
-    """Return the part of the source that this rank takes: all of it if it is the rank's own."""
+    """Return the part of the source that this rank takes: a rank's own source is not shared."""
     if shared is None and sharing.world_size > 1:
         msg = f"there are {sharing.world_size} ranks (or workers), and from_iterable() does not know whether their "
         msg += "sources are the same"

@@ -1,4 +1,4 @@
-"""One run of a live stream: from its source through the buffer and the stages to samples or batches."""
+"""One run of a live stream: from the source through the buffer and the stages to samples or batches."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 from shoal.arguments import as_flag
 from shoal.errors import StateError
 from shoal.live.kept_contents import kept, restored
-from shoal.live.live_counters import LiveCounters
-from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing
+from shoal.live.live_source import EndOfSourceError, LiveCounters, LiveSource, Sharing
 from shoal.live.live_state import VERSION, check_same_stream, own_state, sealed, states_of_run
 from shoal.live.shuffle_buffer import BufferSize, Held, ShuffleBuffer
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_fields import LIVE
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages.map_and_filter import seeded
 from shoal.pipeline.stages.running import run_stages
-from shoal.pipeline.stages.seeded_map import seeded
 from shoal.pipeline.stages.stage import DROPPED, Stage
 from shoal.stream.ranks import Ranks
 
 _log = logging.getLogger("shoal")
-_IN_WORKERS = "Where workers of torch's DataLoader iterate, their datasets have the states, and not that of the parent"
+_IN_WORKERS = "If workers of torch's DataLoader iterate, their datasets have the states, not the parent's dataset"
 
 MakeSource = Callable[[Sharing, LiveCounters], LiveSource]
 
@@ -47,10 +46,10 @@ class LiveSpec:
 
 
 class LiveRun:
-    """The moving part of a `LiveDataset`: one position, whoever iterates.
+    """The moving part of a `LiveDataset`: all its iterators share one position.
 
-    A sample is in one place at any time: in the source, in the buffer, among those of a batch under way, or delivered.
-    So a signal handler may save a state while ``next()`` waits for data or runs a function.
+    At any time a sample is in the source, in the buffer, in the batch under way, or delivered. So a signal handler may
+    save a state while ``next()`` waits for data or runs a function.
     """
 
     def __init__(self, spec: LiveSpec) -> None:
@@ -60,14 +59,14 @@ class LiveRun:
         self._source = spec.make(self._sharing, self.counters)
         self._buffer = ShuffleBuffer(self._size, rank=self._sharing.rank)
         self._stages = seeded(spec.stages, self._size.seed)
-        self._again: list[Held] = []  # taken by an earlier run, and due before what the source gives, last one first
-        self._pending: list[tuple[Held, Any]] = []  # of the batch under way, with what the stages made of them
+        self._again: list[Held] = []  # taken by an earlier run and due before new samples, the last one first
+        self._pending: list[tuple[Held, Any]] = []  # samples of the batch under way, before and after the stages
         self._taken = 0
         self._has_ended = False
         self._lock = threading.RLock()
 
     def begin(self) -> None:
-        """Look at the source again, if it had ended."""
+        """Look at the source again if it had ended."""
         self._has_ended = False
 
     def __iter__(self) -> LiveRun:
@@ -79,23 +78,22 @@ class LiveRun:
             return self._sample() if self._spec.batch_size is None else self._batch(self._spec.batch_size)
 
     def _sample(self) -> Any:
-        """Return the next sample after its stages."""
         while not self._pending:
-            self._make_next()
-        made = self._spec.formatting.sample(self._pending[0][1])
+            self._process(self._next_entry())
+        sample = self._spec.formatting.sample(self._pending[0][1])
         self._pending.clear()
         self.counters.num_samples += 1
-        return made
+        return sample
 
     def _batch(self, size: int) -> Any:
         while len(self._pending) < size:
             try:
-                self._make_next()
+                self._process(self._next_entry())
             except StopIteration:
                 if self._pending and self._spec.remainder == "keep":
                     break
                 raise
-        samples = [made for _, made in self._pending]
+        samples = [sample for _, sample in self._pending]
         formatting = self._spec.formatting
         batch = collate(samples)
         batch = formatting.finished(nested(batch) if formatting.nests else batch)
@@ -106,17 +104,14 @@ class LiveRun:
         self.counters.num_samples += len(samples)
         return batch
 
-    def _make_next(self) -> None:
-        """Run the next sample of the buffer through the stages; raises `StopIteration` at the end of the source."""
-        self._make(self._next_entry())
-
-    def _make(self, entry: Held) -> None:
+    def _process(self, entry: Held) -> None:
+        """Run a sample through the stages, and add it to the batch under way unless a filter drops it."""
         self._pending.append((entry, None))  # a state that is saved while a function runs has this sample
-        made = DROPPED
+        sample = DROPPED
         try:
             number = self._source.number_of(entry.place) if self._stages else 0
-            name = partial(self._source.told, entry.place)
-            made = run_stages(self._stages, entry.sample, number, index=None, name=name)
+            name = partial(self._source.label, entry.place)
+            sample = run_stages(self._stages, entry.sample, number, index=None, name=name)
         except StopIteration as error:
             self.counters.num_failed += 1
             msg = "a function of the stream raised StopIteration, which would look like its end"
@@ -125,11 +120,12 @@ class LiveRun:
             self.counters.num_failed += 1
             raise
         else:
-            self.counters.num_filtered += made is DROPPED
+            self.counters.num_filtered += sample is DROPPED
         finally:
-            self._pending[-1:] = [] if made is DROPPED else [(entry, made)]
+            self._pending[-1:] = [] if sample is DROPPED else [(entry, sample)]
 
     def _next_entry(self) -> Held:
+        """Fill the buffer and return one of its samples; raises `StopIteration` at the end of the source."""
         buffer = self._buffer
         while not buffer.is_full:
             if self._again:
@@ -154,14 +150,9 @@ class LiveRun:
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position, and the samples in the buffer or their places; waits for another thread."""
         with self._lock:
-            return self._state(contents=as_flag("state_dict(contents=)", contents))
-
-    def _state(self, *, contents: bool) -> dict[str, Any]:
-        waiting = [*(entry for entry, _ in self._pending), *self._again]
-        held = [*waiting, *self._buffer.entries()]
-        places = [entry.place for entry in held]
-        return sealed(
-            {
+            held = [*(entry for entry, _ in self._pending), *self._again, *self._buffer.entries()]
+            places = [entry.place for entry in held]
+            state = {
                 "live": VERSION,
                 "kind": self._source.kind,
                 "rank": self._sharing.rank,
@@ -176,18 +167,15 @@ class LiveRun:
                 "source": self._source.state(places),
                 "places": [[*place] if isinstance(place, tuple) else place for place in places],  # JSON types
             }
-            | (
-                {"contents": kept([entry.sample for entry in held])}
-                if as_flag("state_dict(contents=)", contents)
-                else {}
-            )
-        )
+            if as_flag("state_dict(contents=)", contents):
+                state["contents"] = kept([entry.sample for entry in held])
+            return sealed(state)
 
     def load_state_dict(self, given: Any) -> None:
-        """Go on from the state of this rank, or from those of all ranks of a run with another number of ranks."""
+        """Go on from the state of this rank, or from the states of all ranks of a run with another number of ranks."""
         states = states_of_run(given)
         check_same_stream(states[0], self._source.kind, self._size)
-        if not any(each["taken"] for each in states):
+        if not any(state["taken"] for state in states):
             _log.warning("the state was saved before a sample was taken: the stream begins anew. %s", _IN_WORKERS)
         state, self._has_ended = own_state(states, self._sharing), False
         if state is None:
@@ -195,21 +183,21 @@ class LiveRun:
             return
         samples = self._samples_of(state)
         self._taken = state["taken"]
-        entries = None if samples is None else list(map(Held, samples, state["places"]))
-        if entries is None:
+        if samples is None:
             self.counters.num_lost += len(state["places"])
             self._pending, self._again = [], []
             self._buffer.restore([], steps=state["steps"], hole=None)
             return
+        entries = list(map(Held, samples, state["places"]))
         self.counters.num_recalled += len(entries)
         num_pending, num_waiting = state["pending"], state["pending"] + state["again"]
         self._pending, self._again = [], entries[num_pending:num_waiting]
         self._buffer.restore(entries[num_waiting:], steps=state["steps"], hole=state["hole"])
         for entry in entries[:num_pending]:
-            self._make(entry)
+            self._process(entry)
 
     def _samples_of(self, state: Mapping[str, Any]) -> list[Any] | None:
-        """Move the source to the position of a state; return the samples that were taken and not delivered."""
+        """Move the source to the position of a state; return the undelivered samples, or None if they are lost."""
         if "contents" in state:
             samples = restored(state["contents"])
             if len(samples) != len(state["places"]):
@@ -221,13 +209,13 @@ class LiveRun:
 
     def _load_dealt(self, states: list[dict[str, Any]]) -> None:
         places = [state["places"] for state in states]
-        position, mine = self._source.deal([state["source"] for state in states], places, self._sharing)
+        position, own_places = self._source.deal([state["source"] for state in states], places, self._sharing)
         self._taken = states[0]["taken"]
         self._pending = []
         self._buffer.restore([], steps=max(state["steps"] for state in states), hole=None)
-        samples = self._source.resume(position, mine) or []
+        samples = self._source.resume(position, own_places) or []
         self.counters.num_recalled += len(samples)
-        self._again = [Held(*pair) for pair in zip(samples, mine, strict=True)][::-1]
+        self._again = [Held(*pair) for pair in zip(samples, own_places, strict=True)][::-1]
 
     def stats(self) -> dict[str, Any]:
         """Return the counters."""
@@ -236,7 +224,7 @@ class LiveRun:
 
 
 def sharing_of(ranks: Ranks) -> Sharing:
-    """Return the share of this process: of its rank, and of its worker if it is one of torch's DataLoader."""
+    """Return the share of this process: of its rank, and of its worker in torch's DataLoader."""
     rank, world_size = ranks.resolve()
     torch_data = sys.modules.get("torch.utils.data")
     worker = None if torch_data is None else torch_data.get_worker_info()

@@ -1,19 +1,50 @@
-"""The interface of a live source, and waiting for what is not there yet."""
+"""The interface of a live source, its counters, and the wait for new samples."""
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
-from shoal.errors import UsageError
-from shoal.live.live_counters import LiveCounters
+from shoal.errors import StateError, UsageError
+
+
+@dataclass(slots=True)
+class LiveCounters:
+    """Counts since the dataset object was made.
+
+    ``num_taken`` samples came from the source: ``num_samples`` were delivered, in ``num_batches``; a filter dropped
+    ``num_filtered``, and a function raised an error at ``num_failed``. After a resume, ``num_recalled`` samples were
+    read again or came from the contents of a state; ``num_lost`` could not be restored to the buffer. The stream waited
+    ``num_waits`` times, ``wait_seconds`` in all. It began ``num_files`` files of a followed directory, and
+    ``num_late_files`` came after a file that sorts behind them had been read. The buffer now holds ``num_buffered``
+    samples, of ``buffer_bytes`` if its size is in bytes.
+    """
+
+    num_taken: int = 0
+    num_samples: int = 0
+    num_batches: int = 0
+    num_filtered: int = 0
+    num_failed: int = 0
+    num_recalled: int = 0
+    num_lost: int = 0
+    num_waits: int = 0
+    wait_seconds: float = 0.0
+    num_files: int = 0
+    num_late_files: int = 0
+    num_buffered: int = 0
+    buffer_bytes: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts by name."""
+        return asdict(self)
 
 
 class Taken(NamedTuple):
-    """A sample from a source, and its place there: a number, or the name of a file and a number in it."""
+    """A sample from a source, and its place there: a number, or a file's name and a number in the file."""
 
     sample: Any
     place: Any
@@ -31,44 +62,52 @@ class Sharing:
     world_size: int = 1
 
 
-class LiveSource(Protocol):
-    """Samples one after the other, at a position that a state can keep."""
+class LiveSource(ABC):
+    """Samples one after the other, at a position that a state can keep; the defaults are for places that are numbers.
+
+    Below, ``places`` are the places of samples that were taken and not delivered.
+    """
 
     kind: str
 
+    @abstractmethod
     def take(self) -> Taken:
-        """Return the next sample, after waiting for it if need be; raises `EndOfSourceError`."""
+        """Return the next sample, and wait for it if necessary; raises `EndOfSourceError`."""
 
+    @abstractmethod
     def state(self, places: Sequence[Any]) -> Any:
-        """Return the position as JSON types; ``places`` are those of samples that were taken and not delivered."""
+        """Return the position as JSON types."""
 
-    @property
-    def recalls(self) -> bool:
-        """True if `resume` can give back samples that were taken before, by their places."""
-
+    @abstractmethod
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
         """Go on at a position, and return the samples at these places; None if they are gone.
 
-        Raises `StateError`: the source cannot go on there.
+        Raises `StateError` if the source cannot go on at that position.
         """
 
     def number_of(self, place: Any) -> int:
-        """Return a number that belongs to the sample at a place, and to no other of the stream."""
+        """Return a number that identifies the sample at a place in the stream."""
+        return int(place)
 
-    def told(self, place: Any) -> str:
+    def label(self, place: Any) -> str:
         """Return a place in words, for a message."""
+        return f"sample {place} of the source"
 
-    def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:
-        """Return the share of what all ranks of a run have left: a position, and places before it.
+    def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:  # noqa: ARG002
+        """Return this rank's share of the undelivered samples of all ranks: a position, and places before it.
 
-        ``states`` and ``places``, taken and not delivered, are those of each rank of the run; ``sharing`` is the share
-        now. Raises `StateError`: the source cannot be dealt to another number of ranks.
+        ``states`` and ``places`` are the states and places of each rank of the saved run. Raises `StateError` if the
+        source cannot be dealt to another number of ranks.
         """
+        msg = f"the state is of a run on {len(states)} ranks, and this one has {sharing.world_size}: the places of an "
+        msg += "iterable or a function are numbers within a rank's own stream, which cannot be dealt anew"
+        hint = f"resume on {len(states)} ranks; a followed directory (shoal.follow) may change their number"
+        raise StateError(msg, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A wait for data: look every ``poll_seconds``; give up after ``idle_seconds`` without any, or on ``stop``."""
+    """A wait for data: look every ``poll_seconds``; give up after ``idle_seconds`` without data, or on ``stop``."""
 
     counters: LiveCounters
     poll_seconds: float = 1.0
@@ -91,7 +130,7 @@ class Waiting:
             raise UsageError(msg, hint="stop=event.is_set")
 
     def until(self, look: Callable[[], bool]) -> bool:
-        """Return True as soon as ``look`` does, or False where waiting ends."""
+        """Return True as soon as ``look`` returns True, or False when the wait ends."""
         if look():
             return True
         began = self.clock()

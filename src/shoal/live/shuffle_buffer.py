@@ -1,14 +1,14 @@
-"""The shuffle buffer of a stream without an index: each step lets a random sample go and takes the next in its place.
+"""The shuffle buffer of a stream without an index: each step releases a random sample, and the next one replaces it.
 
-It is the order of `shoal.orders.Buffer` over samples as they arrive, whose slots are a pure function of the seed and
-the step; only the samples themselves must be held.
+The order is that of `shoal.orders.Buffer` over samples as they arrive: the seed and the step determine the slots, so
+that a state needs only the samples themselves.
 
 References
 ----------
-M. D. MacLaren, G. Marsaglia, "Uniform random number generators", J. ACM 12 (1965): a table of which a random entry is
-let go and replaced by the next; D. E. Knuth, "The Art of Computer Programming", vol. 2, 3.2.2, algorithm M. TensorFlow,
-WebDataset and Hugging Face ``datasets`` up to 5.0 have it as their shuffle buffer. It is related to reservoir sampling
-(J. S. Vitter, 1985), which keeps a sample of a stream instead of passing all of it on.
+M. D. MacLaren, G. Marsaglia, "Uniform random number generators", J. ACM 12 (1965): a table that releases a random entry
+and replaces it by the next; D. E. Knuth, "The Art of Computer Programming", vol. 2, 3.2.2, algorithm M. TensorFlow,
+WebDataset and Hugging Face ``datasets`` up to 5.0 use it as their shuffle buffer. Reservoir sampling (J. S. Vitter,
+1985) is related: it keeps a sample of a stream instead of passing on the whole stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DRAWS_AT_ONCE = 1 << 10
 
 
 class Held(NamedTuple):
-    """A sample that was taken and not yet delivered; ``place`` says where its source has it."""
+    """A sample that was taken and not yet delivered; ``place`` is its place in the source."""
 
     sample: Any
     place: Any
@@ -36,15 +36,15 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferSize:
-    """The seed of a shuffle, and the size of its buffer: in samples or in bytes, the other is None."""
+    """The seed of a shuffle, and the size of its buffer in samples or in bytes; the other size is None."""
 
     seed: int = 0
     num_samples: int | None = 1
     num_bytes: int | None = None
 
     @staticmethod
-    def asked(seed: Any, buffer: Any) -> BufferSize:
-        """Return the arguments of `LiveDataset.shuffle`, checked."""
+    def of(seed: Any, buffer: Any) -> BufferSize:
+        """Return the checked arguments of `LiveDataset.shuffle`."""
         if isinstance(buffer, str):
             return BufferSize(check_seed(seed), None, parse_bytes(buffer, "buffer"))
         if isinstance(buffer, bool) or not isinstance(buffer, int | np.integer) or not 1 <= buffer < 2**32:
@@ -58,15 +58,15 @@ class BufferSize:
 
 
 class ShuffleBuffer:
-    """Samples that wait for their turn; O(1) for each.
+    """Samples that wait for their turn; O(1) per sample.
 
-    ``steps`` counts the samples that were let go. ``hole`` is the slot that the last of them left, into which the next
-    sample goes; if none comes, the last slot's sample does.
+    ``steps`` counts the released samples. ``hole`` is the slot of the last released sample, free for the next
+    sample; if none comes, the sample of the last slot moves into it.
     """
 
     def __init__(self, size: BufferSize, *, rank: int = 0) -> None:
         self._size = size
-        self._key = key(size.seed, rank, "buffer")  # of rank 0 that of `orders.Buffer` in epoch 0
+        self._key = key(size.seed, rank, "buffer")  # rank 0 has the key of `orders.Buffer` in epoch 0
         self._drawn: list[int] = []
         self._drawn_from = -1
         self.held: list[Held] = []
@@ -79,13 +79,13 @@ class ShuffleBuffer:
 
     @property
     def is_full(self) -> bool:
-        """True if no further sample should be put in before one is let go."""
+        """True if the buffer must release a sample before it takes the next."""
         if self._size.num_samples is not None:
             return len(self) >= self._size.num_samples
         return len(self) > 0 and self.num_bytes >= (self._size.num_bytes or 0)
 
     def put(self, entry: Held) -> None:
-        """Put in a sample."""
+        """Add a sample."""
         if self._size.num_bytes is not None and not entry.num_bytes:
             entry = entry._replace(num_bytes=max(1, bytes_of(entry.sample)))
         self.num_bytes += entry.num_bytes
@@ -95,7 +95,7 @@ class ShuffleBuffer:
             self.held[self.hole], self.hole = entry, None
 
     def pick(self) -> Held:
-        """Let a random sample go; there must be one."""
+        """Release a random sample; the buffer must not be empty."""
         self._close_hole()
         slot = self._draw(self.steps) * len(self.held) >> 32
         self.steps += 1
@@ -105,11 +105,11 @@ class ShuffleBuffer:
         return entry
 
     def entries(self) -> list[Held]:
-        """Return what is held, by slot, without the hole."""
+        """Return the samples by slot, without the hole."""
         return [entry for slot, entry in enumerate(self.held) if slot != self.hole]
 
     def restore(self, entries: list[Held], *, steps: int, hole: int | None) -> None:
-        """Set the contents to what `entries` gave after so many steps, with the hole where it was."""
+        """Restore the result of `entries` after ``steps`` steps, and the hole."""
         self.held, self.hole, self.steps, self.num_bytes = [], None, steps, 0
         for entry in entries:
             self.put(entry)

@@ -1,8 +1,8 @@
 """Collation of samples into a batch: numbers, equal-shaped arrays and tensors are stacked, the rest stays a list.
 
 Nested values follow the rules of torch's ``default_collate``, with three exceptions. Lists stay lists, unless they hold
-tensors: a list of numbers may be longer in the next sample, and whether a batch is transposed must not depend on the
-samples that happen to be in it. Tuples stay tuples, and values that torch refuses become a list.
+tensors: a list of numbers may be longer in the next sample, and the samples in a batch must not decide whether it is
+transposed. Tuples stay tuples, and values that torch refuses become a list.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
         same = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
         return _stacked_arrays(values, allocate) if same else values
     if isinstance(first, (numbers.Number, np.bool_)):
-        if (kinds := set(map(type, values))) not in _PLAIN_NUMBERS:  # seldom, and far slower to ask
+        if (kinds := set(map(type, values))) not in _PLAIN_NUMBERS:  # seldom: these checks are far slower
             if not all(issubclass(kind, (numbers.Number, np.bool_)) for kind in kinds):
                 return values
             if len({issubclass(kind, (bool, np.bool_)) for kind in kinds}) > 1:
@@ -91,22 +91,22 @@ def _has_parts(column: Any) -> bool:
 
 
 def _by_part(column: Any, allocate: Allocate) -> Any:
-    """Turn a column of dicts or tuples into dicts or tuples of columns; return any other as it is."""
+    """Turn a column of dicts or tuples into dicts or tuples of columns; return any other column unchanged."""
     if not _has_parts(column):
         return column
     first = column[0]
     if isinstance(first, Mapping):
         names = first.keys()
-        kinds = set(map(type, column))  # as a rule dict alone: to ask each whether it is a Mapping takes 0.3 us
+        kinds = set(map(type, column))  # usually dict alone: isinstance(value, Mapping) takes 0.3 us per value
         if not names or not all(issubclass(kind, Mapping) for kind in kinds) or any(v.keys() != names for v in column):
             return column
         parts = {name: [value[name] for value in column] for name in names}
         return {name: _by_part(column_of(values, allocate), allocate) for name, values in parts.items()}
-    goes_by_place = isinstance(first, tuple) or (isinstance(first, list) and any(map(_is_tensor, first)))
-    if not goes_by_place or not first or not _are_alike(column):
+    is_transposed = isinstance(first, tuple) or (isinstance(first, list) and any(map(_is_tensor, first)))
+    if not is_transposed or not first or not _are_alike(column):
         return column
-    places = [_by_part(column_of(list(values), allocate), allocate) for values in zip(*column, strict=True)]
-    return places if isinstance(first, list) else _tuple_of(first, places)
+    columns = [_by_part(column_of(list(values), allocate), allocate) for values in zip(*column, strict=True)]
+    return columns if isinstance(first, list) else _tuple_of(first, columns)
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
@@ -116,7 +116,7 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 
 def _tuple_of(first: Any, columns: list[Any]) -> Any:
-    """Return columns as a tuple, a named tuple if the first sample is one."""
+    """Return columns as a tuple, or as a named tuple if the first sample is a named tuple."""
     return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
 
 
@@ -144,22 +144,22 @@ def _stacked_tensors(values: list[Any], allocate: Allocate) -> Any:
 
 
 def _arrays(torch: Any, values: list[Any]) -> list[Any] | None:
-    """Return arrays that share the memory of tensors; None if numpy cannot copy them, or torch would note that."""
-    if values[0].device.type != "cpu" or any(type(each) is not torch.Tensor or each.requires_grad for each in values):
+    """Return arrays that share the memory of tensors; None if numpy cannot copy them, or torch tracks their use."""
+    if values[0].device.type != "cpu" or any(type(v) is not torch.Tensor or v.requires_grad for v in values):
         return None
     try:
         return [value.numpy() for value in values]
-    except (TypeError, RuntimeError):  # numpy has no such type, as bfloat16; or conjugation was put off
+    except (TypeError, RuntimeError):  # numpy lacks the type (bfloat16), or the tensor is lazily conjugated
         return None
 
 
 def _joined(torch: Any, parts: list[Any], first: Any, allocate: Allocate) -> Any:
-    """Stack arrays to a tensor.
+    """Stack arrays to a tensor, with numpy in this one thread.
 
-    By numpy in this one thread. torch.stack splits the copy among its own threads, which then wait in a busy loop:
-    beside threads that decode, on two busy cores, a batch of images took four times the processor time in that way.
+    torch.stack splits the copy among its own threads, which then wait in a busy loop: beside threads that decode, on
+    two busy cores, a batch of images took four times the processor time.
     """
     shape = (len(parts), *first.shape)
-    made = torch.empty(shape, dtype=first.dtype) if allocate is np.empty else tensors(allocate(shape, parts[0].dtype))
-    np.stack(parts, out=made.numpy())
-    return made
+    batch = torch.empty(shape, dtype=first.dtype) if allocate is np.empty else tensors(allocate(shape, parts[0].dtype))
+    np.stack(parts, out=batch.numpy())
+    return batch

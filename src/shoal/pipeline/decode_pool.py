@@ -1,8 +1,7 @@
-"""A thread pool that runs the first stages of samples ahead of their use, and returns them in order.
+"""A thread pool that runs the first stages of samples ahead of their use, and returns the samples in order.
 
-This pays off for stages that release the interpreter's lock, as image decoders and tokenizers do. The memory that the
-threads hold is limited in bytes. A sample that cannot be read or decoded raises at its place, after all samples before
-it.
+This pays off for stages that release the interpreter's lock: image decoders and tokenizers. A limit in bytes bounds
+the memory of waiting samples. A sample that cannot be read or decoded raises after all samples before it.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done, submit
 from shoal.storage.retry import StoppedError
 
-_AT_ONCE = 8  # samples given to a thread: handing them over costs 30 us, as much as decoding a small image
+_GROUP_SAMPLES = 8  # per task of a thread: a task costs 30 us, as much as decoding a small image
 _GROUPS_A_THREAD = 4  # with 2, threads were idle for a fifth of the time, while samples were collated
 # Pillow keeps the interpreter's lock for a quarter of decoding a JPEG or more: 8 threads gave less than 4, and left
-# less to the training loop. With libjpeg-turbo it is a twentieth, so that 8 threads still wait little for each other.
+# less to the training loop. libjpeg-turbo keeps it for a twentieth, so 8 threads still wait little for each other.
 _MOST_THREADS, _MOST_LOCK_FREE = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Threaded:
-    """Number of first stages that run in threads, number of threads, and limit on the bytes that may wait for use."""
+    """Number of first stages that run in threads, number of threads, and limit on the bytes of waiting samples."""
 
     num_stages: int
     num_threads: int
@@ -50,7 +49,7 @@ class Threaded:
 
 @dataclass(frozen=True, slots=True)
 class ThreadChoice:
-    """The stages to run in threads, None for none; and why, as the end of "decodes in ..."."""
+    """The stages to run in threads (None for none), and the reason as the end of "decodes in ..."."""
 
     threaded: Threaded | None
     words: str
@@ -64,18 +63,20 @@ class _Raised:
 
 
 def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> ThreadChoice:
-    """Choose the stages to run in threads: all that gain, or all stages in as many threads as were asked for.
+    """Choose the stages to run in threads.
 
-    Unless asked, only shoal's own stages run in threads, up to the last that decodes images or tokenizes. User
-    functions may draw random numbers, or count.
+    ``num_threads`` runs all stages in so many threads. Without it, only shoal's own stages run in threads, up to the
+    last that decodes media or tokenizes: user functions may draw random numbers, or count.
 
     >>> choose_threads([], num_threads=None, limit_bytes=1).words
     'one thread: no stage decodes images, audio or video, or tokenizes'
     """
-    num_gain = _num_that_gain(stages)
     if num_threads is not None:
-        found = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
-        return ThreadChoice(found, f"{_counted(num_threads if found else 1)}: num_threads={num_threads} was asked for")
+        threaded = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
+        words = _counted(num_threads if threaded else 1)
+        return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was asked for")
+    own = itertools.takewhile(_is_own, stages)
+    num_gain = max((number for number, stage in enumerate(own, 1) if _gains(stage)), default=0)
     if not num_gain:
         if any(map(_gains, stages)):
             return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
@@ -106,11 +107,6 @@ def _processors_of_rank() -> int:
     return max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
 
 
-def _num_that_gain(stages: Sequence[Stage]) -> int:
-    own = itertools.takewhile(_is_own, stages)
-    return max((number for number, stage in enumerate(own, 1) if _gains(stage)), default=0)
-
-
 def _gains(stage: Stage) -> bool:
     return any(
         isinstance(each, Tokenize) or (isinstance(each, Decode) and each.has_media) for each in each_stage([stage])
@@ -132,18 +128,17 @@ def _is_own(stage: Stage) -> bool:
 class Decoders:
     """Threads that run samples through the first stages.
 
-    Close it, or drop the last reference: the threads have ended when that returns, unless a sample in work takes
-    seconds more.
+    `close` and dropping the last reference end the threads, and wait for them; a sample in work may take seconds more.
     """
 
     def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: SampleIndex | None, forgiving: bool) -> None:
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
-        self._make = _Make(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
+        self._work = _Work(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
         self._most_groups = _GROUPS_A_THREAD * how.num_threads
         self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
         self._waiting: deque[Future[tuple[list[Any], int]]] = deque()
-        # Apart from results, which may refer to whoever has this object: the finalizer would keep them.
+        # Apart from the results: a result may refer to the owner of this object, and the finalizer would keep both.
         self._under_way: set[Future[Any]] = set()
         self._finalizer = weakref.finalize(self, _end, self._pool, self._under_way, self._stop, os.getpid())
         self._finalizer.atexit = False  # see `Stop`
@@ -154,25 +149,22 @@ class Decoders:
         waiting = self._waiting
         while True:
             while self._has_room(len(waiting)) and (group := _group(named)):
-                self._ask(group)
+                with InterruptsHeld():
+                    if self._pool is None:
+                        raise _closed()
+                    waiting.append(submit(self._pool, self._under_way, self._work, group))
             if not waiting:
                 return
             wait_in_slices(self._is_ready)
             if self._stop.is_set():
                 raise _closed()
             with InterruptsHeld():
-                made, num_bytes = waiting.popleft().result()
+                results, num_bytes = waiting.popleft().result()
             self._largest_bytes = max(self._largest_bytes, num_bytes)
-            for sample in made:
+            for sample in results:
                 if type(sample) is _Raised:
                     raise sample.error
                 yield sample
-
-    def _ask(self, group: list[tuple[Any, int]]) -> None:
-        with InterruptsHeld():
-            if self._pool is None:
-                raise _closed()
-            self._waiting.append(submit(self._pool, self._under_way, self._make, group))
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
         waiting = self._waiting
@@ -194,7 +186,7 @@ class Decoders:
 
 
 @dataclass(frozen=True, slots=True)
-class _Make:
+class _Work:
     """The work of a thread on a group of samples."""
 
     stages: tuple[Stage, ...]
@@ -203,20 +195,20 @@ class _Make:
     stop: Stop
 
     def __call__(self, group: Sequence[tuple[Any, int]]) -> tuple[list[Any], int]:
-        """Return the samples after the stages, and the number of bytes that they hold."""
-        made: list[Any] = []
+        """Return the samples after the stages, and the number of their bytes."""
+        results: list[Any] = []
         for sample, sample_id in group:
             if self.stop.is_set():
                 break
             if sample is QUARANTINED or type(sample) is _Raised:
-                made.append(sample)
+                results.append(sample)
                 continue
             try:
-                made.append(run_stages(self.stages, sample, sample_id, index=self.index, forgiving=self.forgiving))
-            except Exception as error:  # noqa: BLE001  # raised at its place
-                made.append(_Raised(error))
+                results.append(run_stages(self.stages, sample, sample_id, index=self.index, forgiving=self.forgiving))
+            except Exception as error:  # noqa: BLE001  # raised after the samples before it
+                results.append(_Raised(error))
                 break
-        return made, max(1, sum(map(bytes_of, made)))
+        return results, max(1, sum(map(bytes_of, results)))
 
 
 def _closed() -> StoppedError:
@@ -225,11 +217,11 @@ def _closed() -> StoppedError:
 
 
 def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """Return the next samples, with the error of one that cannot be read in its place."""
+    """Return the next samples; the error of a sample that cannot be read takes its position."""
     group: list[tuple[Any, int]] = []
     try:
-        group.extend(itertools.islice(named, _AT_ONCE))
-    except Exception as error:  # noqa: BLE001  # raised at its place
+        group.extend(itertools.islice(named, _GROUP_SAMPLES))
+    except Exception as error:  # noqa: BLE001  # raised after the samples before it
         group.append((_Raised(error), -1))
     return group
 

@@ -1,8 +1,8 @@
 """Fields that only some sources of a mixture have.
 
-Many formats declare the fields of their samples (Parquet, Arrow, MDS, CSV, LitData), and stages other than functions
-keep them known: then sources with other fields are refused before anything is read. Elsewhere samples show it, and a
-warning names the first source and field.
+Many formats declare the fields of their samples (Parquet, Arrow, MDS, CSV, LitData), and shoal's own stages keep them
+known: shoal then refuses sources with different fields before it reads data. Otherwise a warning names the first source
+and field that is missing in a batch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.map_and_filter import Filter
 from shoal.pipeline.stages.stage import Stage, stages_of
 from shoal.pipeline.stages.with_ids import WithIds
+from shoal.pipeline.stored_types import types_after
 
 _ARGUMENT = 'mix(missing="none") makes them None in batches, mix(missing={...}) gives values'
 _MOST_NAMED = 8
 
 
 def check_missing(missing: Any) -> None:
-    """Raise `UsageError` unless this is what `shoal.mix` takes as ``missing``."""
-    if missing is None or missing == NONE or (isinstance(missing, Mapping) and all(map(_is_text, missing))):
+    """Raise `UsageError` unless `shoal.mix` takes this value as ``missing``."""
+    if missing in (None, NONE) or (isinstance(missing, Mapping) and all(isinstance(name, str) for name in missing)):
         return
     msg = f'mix(missing=) is "none", or values by field; got {missing!r:.80}'
     hint = did_you_mean(missing, (NONE,)) if isinstance(missing, str) else ""
@@ -36,32 +37,26 @@ def check_missing(missing: Any) -> None:
 
 
 def declared_fields(opened: Opened, stages: Sequence[Stage]) -> frozenset[str] | None:
-    """Return the fields of samples after these stages; None if only the samples tell. Reads no shard.
-
-    The first shard stands for all.
-    """
+    """Return the fields of samples after these stages, by the first shard; None if unknown. Reads no shard."""
     heads, names = opened.index.shard_heads, opened.index.shard_names
     declared = opened.format.field_names(heads[min(heads)] if heads else {})
     if declared is None or not len(names):
         return None
-    fields = frozenset((*declared, *partition_fields(names[min(heads, default=0)])))
+    fields: dict[str, Any] = dict.fromkeys((*declared, *partition_fields(names[min(heads, default=0)])))
     for stage in stages:
-        if isinstance(stage, SelectColumns):
-            fields = frozenset(stage.names)
-        elif isinstance(stage, Rename):
-            used = {next((old for old in olds.split(";") if old in fields), "") for olds in stage.names.values()}
-            fields = fields - used | stage.names.keys()
+        if isinstance(stage, SelectColumns | Rename):
+            fields = types_after(stage, fields)
         elif isinstance(stage, FillMissing):
-            fields |= stage.values.keys()
+            fields |= stage.values
         elif isinstance(stage, WithIds):
-            fields |= {"__id__", "__epoch__"}
+            fields |= {"__id__": None, "__epoch__": None}
         elif not isinstance(stage, Decode | Filter | NameSource):
             return None
-    return fields - {"__source__"}
+    return frozenset(fields.keys() - {"__source__"})
 
 
 def refuse_other_fields(opened: OpenedDataset, stages: tuple[Stage, ...]) -> None:
-    """Raise `UsageError` if sources are known to have other fields, and nothing was said about that."""
+    """Raise `UsageError` if sources declare different fields and ``missing`` does not allow it."""
     if not any(stage.refuses_missing for stage in stages[:1]):
         return
     declared = ((name, declared_fields(part, stages_of(stages, number))) for number, (name, part) in
@@ -79,10 +74,7 @@ def refuse_other_fields(opened: OpenedDataset, stages: tuple[Stage, ...]) -> Non
 
 
 def warner_of_missing(stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], None] | None:
-    """Return what warns, once, of a source of which no sample in a batch has a field that others have; None if unasked.
-
-    Within a source, fields may be optional.
-    """
+    """Return a callback that warns once if a source lacks a field in a whole batch; None if ``missing`` allows it."""
     if not any(stage.refuses_missing for stage in stages[:1]):
         return None
     warned = False
@@ -96,13 +88,11 @@ def warner_of_missing(stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], No
             fields.setdefault(sample.get("__source__"), set()).update(sample)
         everything: set[str] = set().union(*fields.values())
         lacking = ((name, sorted(everything - own)) for name, own in fields.items() if name is not None)
-        if found := next(((name, names) for name, names in lacking if names), None):
-            warned = True
-            text = f"samples of {found[0]!r} have no field {found[1][0]!r}, which those of another source have: it is "
-            warnings.warn(f"{text}None there; {_ARGUMENT}", stacklevel=2)
+        for name, names in lacking:
+            if names:
+                warned = True
+                text = f"samples of {name!r} have no field {names[0]!r}, which another source has: it is None there"
+                warnings.warn(f"{text}; {_ARGUMENT}", stacklevel=2)
+                return
 
     return warn
-
-
-def _is_text(name: object) -> bool:
-    return isinstance(name, str)

@@ -27,9 +27,9 @@ FORMATS = ("python", "numpy", "arrow", "torch")
 class Formatting:
     """Conversion of columns or samples to a batch, with identical results from either.
 
-    ``name`` is one of `FORMATS`, or None: then a batch is the result of `collate` on samples as they are stored.
-    ``types`` are the types in which fields are stored, for values that do not carry their type through a sample.
-    ``has_types`` is false if sources of a mixture disagree about them; then values are all there is.
+    ``name`` is one of `FORMATS`, or None for the result of `collate` on stored samples. ``types`` are the stored types
+    of fields whose values do not carry their type through a sample. ``has_types`` is false if the sources of a mixture
+    disagree about types; then only the values count.
     """
 
     name: str | None = None
@@ -37,29 +37,29 @@ class Formatting:
     has_types: bool = True
 
     @classmethod
-    def asked(cls, name: str) -> Formatting:
+    def named(cls, name: str) -> Formatting:
         """Return the formatting for the argument of `Dataset.format`."""
         return cls(as_choice("format()", name, FORMATS))
 
     def __post_init__(self) -> None:
         if self.name == "arrow":
-            arrow_table({})  # a missing library is reported here, not when iterating
+            arrow_table({})  # so that a missing library raises here, not when iterating
         elif self.name == "torch":
             torch_library()
 
     def of(self, opened: OpenedDataset, stages: tuple[Stage, ...]) -> Formatting:
-        """Return this formatting with the stored types of samples after these stages; of a mixture, if all agree."""
+        """Return this formatting with the types of samples after these stages, if all sources of a mixture agree."""
         if self.name in (None, "python"):
             return self
         types, *others = (stored_types(part, stages_of(stages, number)) for number, part in enumerate(opened.parts))
-        agree = all(each == types for each in others)
-        if self.name != "arrow" and isinstance(types, dict):  # for numpy's values only times need theirs
+        agree = all(other == types for other in others)
+        if self.name != "arrow" and isinstance(types, dict):  # numpy's values need only the types of times
             types = {name: kind for name, kind in types.items() if kind is not None and is_numpy_time(kind)}
         return replace(self, types=types if agree else {}, has_types=agree)
 
     @property
     def nests(self) -> bool:
-        """True if dicts and tuples in samples become dicts and tuples of columns, not Python or Arrow values."""
+        """True if dicts and tuples in samples become dicts and tuples of columns."""
         return self.name not in ("python", "arrow")
 
     def columns(self, kinds: Sequence[tuple[str, Kind]], arrays: Sequence[Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Formatting:
             return tensors(batch) if self.name == "torch" else batch
         if not isinstance(batch, Mapping):
             msg = f'format("arrow") needs batches with names; got {type(batch).__name__}'
-            raise UsageError(msg, hint="leave out to_tuple(), or what else makes something of a sample")
+            raise UsageError(msg, hint="leave out to_tuple(), or the map() that turns samples into something else")
         return arrow_table(self._with_types(batch, _stored_array))
 
     def sample(self, sample: Any) -> Any:
@@ -124,7 +124,7 @@ class Formatting:
 
 
 def _numpy_times(values: Any, kind: Any) -> Any:
-    """Convert a field of times to a numpy array if no value is missing; return any other as it is."""
+    """Convert a field of times to a numpy array if no value is missing; return any other field unchanged."""
     if not isinstance(values, list) or not is_numpy_time(kind) or any(value is None for value in values):
         return values
     array = typed_array(values, kind)
@@ -132,7 +132,7 @@ def _numpy_times(values: Any, kind: Any) -> Any:
 
 
 def _stored_array(values: Any, kind: Any) -> Any:
-    """Convert a field to an Arrow array of this type if its values fit; else return it as it is."""
+    """Convert a field to an Arrow array of this type if its values fit; else return it unchanged."""
     array = typed_array(values, kind) if isinstance(values, list | np.ndarray) else None
     return values if array is None else array
 
@@ -172,7 +172,7 @@ def _scalars(value: Any) -> Any:
         return {name: _scalars(item) for name, item in value.items()}
     if type(value) is tuple:
         return tuple(map(_scalars, value))
-    if isinstance(value, bool | int | float | complex):
+    if isinstance(value, bool | int | float | complex):  # a subclass, such as an IntEnum
         array = np.asarray(value)
-        return value if array.dtype.kind == "O" else array[()]  # integers beyond 64 bits stay Python integers
+        return value if array.dtype.kind == "O" else array[()]
     return value

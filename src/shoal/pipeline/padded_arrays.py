@@ -1,4 +1,4 @@
-"""Batches of documents of similar length: arrays padded to one length, beside the other fields of the documents."""
+"""Batches of documents of similar length: their tokens padded to one length, and their other fields."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.pipeline.sequence_arrays import field_of_tokens, token_type
 
-_MADE = ("lengths", "attention_mask")
+_ADDED_FIELDS = ("lengths", "attention_mask")
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedFields:
     """Fields of padded batches.
 
-    Attributes
-    ----------
-    padded
-        The function from lengths to those that documents are padded to.
-    key
-        The field of a document that has its tokens, and of a batch.
-    padding
-        Value that fills a document up.
+    ``padded`` maps lengths to padded lengths. ``key`` is the field with the tokens, of a document and of a batch.
+    ``padding`` is the value that fills a document up.
     """
 
     padded: Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -34,9 +28,9 @@ class PaddedFields:
     padding: float = 0
 
     def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
-        """Return the tokens of a document; `UsageError` if it has not as many as the index says."""
+        """Return the tokens of a document; `UsageError` if their number is not the one in the index."""
         values = field_of_tokens("batch_by_length", self.key, document, sample_id)
-        if taken := [name for name in _MADE if name in document]:
+        if taken := [name for name in _ADDED_FIELDS if name in document]:
             msg = f"batch_by_length() makes the field {taken[0]!r}, and the sample with id {sample_id} has one"
             raise UsageError(msg, hint=f'rename it before: .rename(other="{taken[0]}")')
         tokens = np.asarray(values)
@@ -56,29 +50,23 @@ class PaddedFields:
         stops: NDArray[np.int64],
         collate: Callable[[list[Any]], Any],
     ) -> dict[str, Any]:
-        """Return the fields of one batch; ``collate`` makes those that are not the tokens.
+        """Return the fields of one batch; ``collate`` makes all fields but the tokens.
 
-        ``key`` has shape (num_documents, padded length, ...), ``lengths`` (int32) has shape (num_documents,), and
+        ``starts`` and ``stops`` are the part of each document that is in the batch, shape (num_documents,). ``key`` has
+        shape (num_documents, padded length, ...), ``lengths`` (int32) has shape (num_documents,), and
         ``attention_mask`` (bool), of shape (num_documents, padded length), is false for padding.
-
-        Parameters
-        ----------
-        documents, tokens
-            The documents, and the tokens of each.
-        starts, stops
-            The part of each document that is in the batch, shape (num_documents,).
         """
         lengths = stops - starts
         width = int(self.padded(lengths.max(keepdims=True))[0])
-        dtype = token_type({each.dtype for each in tokens}, self.padding)
-        shapes = {each.shape[1:] for each in tokens}
+        dtype = token_type({array.dtype for array in tokens}, self.padding)
+        shapes = {array.shape[1:] for array in tokens}
         if len(shapes) > 1:
             msg = f"the documents of a batch have arrays {self.key!r} with rows of the shapes {sorted(shapes)}"
             raise UsageError(msg, hint="batch_by_length() pads along the first axis; the others must be equal")
         filled = np.full((len(tokens), width, *shapes.pop()), self.padding, dtype=dtype)
-        for row, each, start, stop in zip(filled, tokens, starts.tolist(), stops.tolist(), strict=True):
-            row[: stop - start] = each[start:stop]
-        rest = [{name: value for name, value in each.items() if name != self.key} for each in documents]
+        for row, array, start, stop in zip(filled, tokens, starts.tolist(), stops.tolist(), strict=True):
+            row[: stop - start] = array[start:stop]
+        rest = [{name: value for name, value in document.items() if name != self.key} for document in documents]
         others = collate(rest) if any(rest) else {}
         mask = np.arange(width) < lengths[:, None]
         return {self.key: filled, "lengths": lengths.astype(np.int32), "attention_mask": mask, **others}

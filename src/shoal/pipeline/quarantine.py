@@ -1,8 +1,7 @@
-"""Samples that are left out: found damaged while reading, or listed in a quarantine file.
+"""Samples that are left out: damaged ones that a run meets, and the entries of a quarantine file.
 
-They are counted, listed, and recorded for a later run. A quarantine file has one JSON object per line: the fingerprint
-of the dataset, the sample id, shard and byte, and the error. Lines of other datasets are ignored, so that several may
-share a file.
+A run counts and lists them, and records them for a later run. A quarantine file has one JSON object per line: the
+fingerprint of the dataset, the sample id, shard and byte, and the error. Several datasets may share a file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from shoal.storage.files.atomic_writes import append_line, make_line_file, read_
 
 MOST_LISTED = 1000
 QUARANTINED = object()
-"""Placeholder for a sample that is not to be read."""
+"""Placeholder for a sample that must not be read."""
 SKIPPED = object()
 """Result for a sample that is left out."""
 _MOST_ERROR_CHARACTERS = 500
@@ -34,8 +33,8 @@ _MOST_ERROR_CHARACTERS = 500
 class Quarantine:
     """The samples left out of one run, and their record.
 
-    ``known`` are the ids that the quarantine file lists, sorted; ``finds`` is true if samples found damaged on the way
-    are left out as well. ``dataset`` is the name of the dataset in the file.
+    ``known`` are the ids in the quarantine file, sorted. ``finds`` is true if the run also leaves out damaged samples
+    that it meets. ``dataset`` is the name of the dataset in the file.
     """
 
     def __init__(
@@ -50,27 +49,24 @@ class Quarantine:
 
     def among(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of these samples that are known to be damaged; O(log known) each."""
-        places = np.searchsorted(self.known, ids)
-        return self.known[np.minimum(places, len(self.known) - 1)] == ids if len(self.known) else places < 0
+        positions = np.searchsorted(self.known, ids)
+        return self.known[np.minimum(positions, len(self.known) - 1)] == ids if len(self.known) else positions < 0
 
-    def made(self, stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
+    def run(self, stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
         """Run a sample through all stages; return the result, `DROPPED`, or `SKIPPED`."""
         if sample is QUARANTINED:
             self.left_out(sample_id, None)
             return SKIPPED
-        made = run_stages(stages, sample, sample_id, index=self._index, forgiving=self.finds)
-        if type(made) is Damaged:
-            self.left_out(sample_id, made.error)
+        result = run_stages(stages, sample, sample_id, index=self._index, forgiving=self.finds)
+        if type(result) is Damaged:
+            self.left_out(sample_id, result.error)
             return SKIPPED
-        return made
+        return result
 
     def left_out(self, sample_id: int, error: Exception | None) -> None:
-        """Record that a sample was due and is left out; ``error`` is None if it was known beforehand.
+        """Record that a sample was due and is left out; ``error`` is None for a sample in ``known``.
 
-        Raises
-        ------
-        StorageError
-            It cannot be written to the quarantine file.
+        Raises `StorageError` if the quarantine file cannot be written.
         """
         counters = self._counters
         counters.num_skipped += 1
@@ -78,21 +74,21 @@ class Quarantine:
             counters.skipped_ids.append(sample_id)
         if error is None or self._path is None or sample_id in self._written:
             return
-        append_line(self._path, json.dumps(self._told(sample_id, error)))
-        self._written.add(sample_id)
-
-    def _told(self, sample_id: int, error: Exception) -> dict[str, Any]:
         shard, first_byte, end_byte = self._index.place(sample_id)
-        byte = error.byte if isinstance(error, ShardError) else None
-        return {
+        byte, text = None, f"{type(error).__name__}: {error}"
+        if isinstance(error, ShardError):
+            byte, text = error.byte, error.message
+        entry = {
             "dataset": self.dataset,
             "id": sample_id,
             "shard": shard,
             "first_byte": first_byte,
             "end_byte": end_byte,
             "byte": byte,
-            "error": _in_a_line(error),
+            "error": " ".join(text.split())[:_MOST_ERROR_CHARACTERS],
         }
+        append_line(self._path, json.dumps(entry))
+        self._written.add(sample_id)
 
 
 def quarantine_of(
@@ -100,21 +96,20 @@ def quarantine_of(
 ) -> Quarantine | None:
     """Return the `Quarantine` of a run with these options; None if it leaves nothing out.
 
-    ``numbering`` is the identity of the dataset whose samples have these ids. If the fingerprint of ``index`` is
-    another, the index may have only the first samples.
+    ``numbering`` is the identity of the dataset that numbers the samples. If it differs from the fingerprint of
+    ``index``, the index may have only the first samples.
 
     Raises
     ------
     UsageError
-        The quarantine file does not exist (with ``on_error="raise"``, where nothing would be written to it), or has an
-        invalid line.
+        The quarantine file has an invalid line, or does not exist and ``on_error="raise"`` would never write it.
     StorageError
-        It cannot be read, or cannot be written although it should be.
+        The file cannot be read, or cannot be written when it has to be.
     """
     known = np.zeros(0, dtype=np.int64)
     if options.quarantine is not None:
         if options.skips:
-            make_line_file(options.quarantine)  # a file that cannot be written is found now, not after a night
+            make_line_file(options.quarantine)  # a file that cannot be written raises now, not after a night
         known = _known(options.quarantine, index, numbering)
     if not options.skips and not len(known):
         return None
@@ -122,24 +117,24 @@ def quarantine_of(
 
 
 def _known(path: str, index: SampleIndex, numbering: str) -> NDArray[np.int64]:
-    """Return the ids that a quarantine file lists for a dataset, sorted, each once."""
+    """Return the distinct ids that a quarantine file lists for a dataset, sorted."""
     lines = read_lines(path)
     if lines is None:
         msg = f"reading(quarantine={path!r}): there is no such file"
-        raise UsageError(msg, hint='it is made by reading(on_error="skip", quarantine=...)')
+        raise UsageError(msg, hint='reading(on_error="skip", quarantine=...) makes it')
     ids = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        told = _object_of(line)
-        sample_id = told.get("id")
-        if not isinstance(told.get("dataset"), str) or type(sample_id) is not int:
+        entry = _object_of(line)
+        sample_id = entry.get("id")
+        if not isinstance(entry.get("dataset"), str) or type(sample_id) is not int:
             msg = f"line {number} of the quarantine file {path} names no sample of a dataset: {line[:80]!r}"
             raise UsageError(msg, hint="take the line out, or name the right file")
-        if told["dataset"] != numbering:
+        if entry["dataset"] != numbering:
             continue
         if numbering != index.fingerprint and sample_id >= index.num_samples:
-            continue  # of shards that are not indexed yet
+            continue  # its shard is not indexed yet
         if not 0 <= sample_id < index.num_samples:
             msg = f"line {number} of the quarantine file {path} names sample {sample_id}; there are {index.num_samples}"
             raise UsageError(msg, hint="the line was changed after it was written")
@@ -149,12 +144,7 @@ def _known(path: str, index: SampleIndex, numbering: str) -> NDArray[np.int64]:
 
 def _object_of(line: str) -> dict[str, Any]:
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _in_a_line(error: Exception) -> str:
-    text = error.message if isinstance(error, ShardError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:_MOST_ERROR_CHARACTERS]
+    return entry if isinstance(entry, dict) else {}

@@ -10,13 +10,7 @@ from shoal.errors import UsageError
 
 
 def torch_library() -> Any:
-    """Import torch, or raise an error that names what needs it.
-
-    Raises
-    ------
-    UsageError
-        It is not installed.
-    """
+    """Import torch, or raise `UsageError` with the feature that needs it."""
     try:
         import torch  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
@@ -27,17 +21,15 @@ def torch_library() -> Any:
 
 def torch_generator(seed: int) -> Any:
     """Return a generator of torch with this seed, of 64 bits."""
-    found = torch_library().Generator()
-    found.manual_seed(seed)
-    return found
+    return torch_library().Generator().manual_seed(seed)
 
 
 def tensors(value: Any) -> Any:
-    """Convert arrays of numbers and booleans to tensors; types unknown to torch stay as they are.
+    """Convert arrays of numbers and booleans to tensors; values of types unknown to torch stay unchanged.
 
-    Tensors share the memory of their array if possible: not if it is read-only, of foreign byte order or of negative
-    strides. If that memory belongs to a tensor, they are views of it: torch tracks by its own storage which pinned
-    memory is being copied from, and otherwise reused it while a part of it was still being copied.
+    A tensor shares the memory of its array, unless the array is read-only, of foreign byte order or of negative
+    strides. If the memory belongs to a tensor, the result is a view of that tensor: torch tracks copies from pinned
+    memory by storage, and reused memory during a copy when the tensor had a storage of its own.
 
     >>> tensors({"x": np.arange(3), "name": ["a", "b", "c"]})
     {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
@@ -45,8 +37,8 @@ def tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _tensor(value)
     if isinstance(value, np.generic):
-        made = _tensor(np.asarray(value))
-        return value if isinstance(made, np.ndarray) else made
+        tensor = _tensor(np.asarray(value))
+        return value if isinstance(tensor, np.ndarray) else tensor
     if isinstance(value, dict):
         return {name: tensors(item) for name, item in value.items()}
     if isinstance(value, tuple):
@@ -60,7 +52,7 @@ def tensors(value: Any) -> Any:
 def _tensor(array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         return array
-    # Also if C has two types of one width, of which torch knows one: numpy picks the other for large Python integers.
+    # C may have two types of one width, and torch knows only one: numpy picks the other for large Python integers.
     plain = np.dtype(array.dtype.newbyteorder("=").str)
     if array.dtype.char != plain.char or not array.dtype.isnative:
         array = array.astype(plain)

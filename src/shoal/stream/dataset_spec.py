@@ -18,8 +18,7 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.weights_and_classes import Repeats, Sampling
 from shoal.order.state_dict import Tokenizers
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages.map_and_filter import Filter, filters_in
-from shoal.pipeline.stages.seeded_map import seeded
+from shoal.pipeline.stages.map_and_filter import Filter, filters_in, seeded
 from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.pipeline.stages.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import GrowingRequest

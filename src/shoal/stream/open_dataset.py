@@ -16,7 +16,7 @@ from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.indexing_estimate import LONG_SECONDS
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import Opened, refuse_empty
-from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
+from shoal.pipeline.sample_columns.added_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cache.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset

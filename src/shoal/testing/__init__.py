@@ -1,7 +1,7 @@
-"""HOW DO I PROVE MINE? A server and a store with faults, damaged bytes, a check of shard formats.
+"""HOW DO I PROVE MINE? A server and a store with faults, damaged bytes, and a check of shard formats.
 
-Public, for the tests of whoever writes a store, a format or a training script; it needs no test framework, and
-`import shoal` does not load it.
+For tests of your own stores, formats and training scripts; needs no test framework, and `import shoal` does not load
+it.
 
 >>> from urllib.request import Request, urlopen
 >>> with RangeServer({"train/a.bin": b"0123456789"}) as server:
@@ -15,12 +15,11 @@ Public, for the tests of whoever writes a store, a format or a training script; 
 
 from __future__ import annotations
 
-from shoal.testing.damage import DAMAGE_KINDS, Damage, DamageKind, damaged
 from shoal.testing.delivery import Exchange
 from shoal.testing.faults import FAULT_KINDS, Fault, FaultKind
 from shoal.testing.faulty_store import FaultyStore
 from shoal.testing.format_checks import FormatReport, check_format
-from shoal.testing.format_damage import DamageCount
+from shoal.testing.format_damage import DAMAGE_KINDS, Damage, DamageCount, DamageKind, damaged
 from shoal.testing.range_server import RangeServer
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""Responses of a range server, as a pure function of a request, the served objects, and the injected fault.
+"""Responses of a range server: a pure function of the request, the served objects, and the injected fault.
 
-Also the part of HTTP/1.1 that this takes: parsing of requests and ranges, heads of responses.
+The module also parses requests and ranges of HTTP/1.1, and formats heads of responses.
 """
 
-# Paths are text here, as in the stores.
+# Paths are text in this module, as in the stores.
 # ruff: noqa: PTH100, PTH118
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shoal.testing.faults import Mishap
 class Answer:
     """Status, headers and body; ``first_byte`` is the offset of the body in the object.
 
-    The length that the head announces is that of ``body``, even if none is sent (HEAD).
+    The head announces the length of ``body``, even if the body is not sent (HEAD).
     """
 
     status: int
@@ -40,7 +40,7 @@ class Answer:
 
 
 def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
-    """Return the response to ``request``; connection faults (reset, truncate, stall, slow) are handled elsewhere."""
+    """Return the response to ``request``; `Delivery` handles faults of connections (reset, truncate, stall, slow)."""
     kind = mishap.fault.kind if mishap else None
     if mishap and kind == "status":
         wait = mishap.fault.retry_after_seconds
@@ -51,24 +51,24 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
     if request.method == "GET" and "list-type" in request.query:
         return _listing(request, objects)
     try:
-        found = objects.get(request.path)
+        stored = objects.get(request.path)
     except StorageError as error:
         return _text(500, error.message)
-    if found is None:
+    if stored is None:
         return _text(404, f"there is no {request.path}")
-    data, etag, modified_ns = found
+    data, etag, modified_ns = stored
     etag = f'"{etag}-{mishap.bits:x}"' if mishap and kind == "changed" else f'"{etag}"'
     refusal = _unmet_condition(request, etag)
     if refusal is not None:
         return refusal
     headers = {"ETag": etag, "Last-Modified": formatdate(modified_ns // 10**9, usegmt=True), "Accept-Ranges": "bytes"}
     headers["Content-Type"] = "application/octet-stream"
-    # HEAD has no ranges, as they are defined for GET only; under If-Range one applies if the object is unchanged.
+    # Only GET has ranges; with If-Range, the range applies if the object is unchanged.
     applies = kind != "whole" and request.method == "GET" and request.headers.get("if-range", etag) == etag
-    asked = resolve_range(request.headers.get("range"), len(data)) if applies else None
-    if asked is None:
+    byte_range = resolve_range(request.headers.get("range"), len(data)) if applies else None
+    if byte_range is None:
         return Answer(200, headers, _body(data, mishap))
-    first, end = asked
+    first, end = byte_range
     if first >= end:
         return Answer(416, {"Content-Range": f"bytes */{len(data)}"})
     if kind == "wrong_range":
@@ -81,17 +81,17 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
 
 
 def _unmet_condition(request: Request, etag: str) -> Answer | None:
-    wanted, unwanted = request.headers.get("if-match"), request.headers.get("if-none-match")
-    if wanted is not None and not _names(wanted, etag):
+    match, none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
+    if match is not None and not _names(match, etag):
         return _text(412, f"the etag is {etag}")
-    if unwanted is not None and _names(unwanted, etag):
+    if none_match is not None and _names(none_match, etag):
         return Answer(304, {"ETag": etag})
     return None
 
 
 def _names(condition: str, etag: str) -> bool:
     tags = [tag.strip() for tag in condition.split(",")]
-    # Some clients of S3 omit the quotes, and S3 accepts that.
+    # Some S3 clients omit the quotes, and S3 accepts that.
     return "*" in tags or etag in tags or etag.strip('"') in tags
 
 
@@ -119,12 +119,13 @@ def _listing(request: Request, objects: Served) -> Answer:
         key = path.removeprefix(f"{bucket}/")
         if path == key or not key.startswith(prefix) or key <= after:
             continue
-        inner, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
-        name = prefix + inner + delimiter if found else key
+        inner, is_prefix, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
+        name = prefix + inner + delimiter if is_prefix else key
         if name not in entries and len(entries) == limit:
             entries[""] = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>"
             break
-        entries.setdefault(name, _prefix_xml(name) if found else _key_xml(key, objects, path))
+        common = f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+        entries.setdefault(name, common if is_prefix else _key_xml(key, objects, path))
         last = key
     xml = (
         '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
@@ -133,10 +134,6 @@ def _listing(request: Request, objects: Served) -> Answer:
         f"<IsTruncated>{str('' in entries).lower()}</IsTruncated>{''.join(entries.values())}</ListBucketResult>"
     )
     return Answer(200, {"Content-Type": "application/xml"}, memoryview(xml.encode()))
-
-
-def _prefix_xml(name: str) -> str:
-    return f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
 
 
 def _key_xml(key: str, objects: Served, path: str) -> str:
@@ -163,12 +160,12 @@ class Request:
 
     @property
     def num_body_bytes(self) -> int:
-        """Number of bytes that follow the head."""
+        """Number of bytes behind the head."""
         return int(self.headers.get("content-length", "0"))
 
 
 def parse_request(head: bytes) -> Request:
-    """Parse the head of a request, without the empty line at its end; raise ValueError if it is none."""
+    """Parse the head of a request, without the empty line at its end; raises ValueError for other bytes."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ")
     url = urlsplit(target)
@@ -179,10 +176,10 @@ def parse_request(head: bytes) -> Request:
 
 
 def resolve_range(header: str | None, num_bytes: int) -> tuple[int, int] | None:
-    """Return the bytes ``[first, end)`` that a Range header requests, or None if it requests the whole.
+    """Return the bytes ``[first, end)`` that a Range header requests, or None for the whole object.
 
-    A header with several ranges, or an invalid one, is ignored, as the standard says. A range that starts beyond the
-    end gives ``first >= end``.
+    As in the standard, several ranges or an invalid header request the whole object. A range that starts beyond the end
+    gives ``first >= end``.
 
     >>> resolve_range("bytes=2-4", 10), resolve_range("bytes=-3", 10), resolve_range("bytes=8-99", 10)
     ((2, 5), (7, 10), (8, 10))
@@ -209,12 +206,11 @@ def head_bytes(status: int, headers: Mapping[str, str]) -> bytes:
 
 _MOST_MAPPED = 256
 
-# For objects that are not files.
-_SOME_TIME_NS = 1767225600 * 10**9
+_SOME_TIME_NS = 1767225600 * 10**9  # for objects that are not files
 
 
 class InMemory:
-    """Objects of a mapping from path to bytes; changes in the mapping take effect here, etag included."""
+    """Objects of a mapping from path to bytes; a change of the mapping changes the served bytes and the etag."""
 
     def __init__(self, objects: Mapping[str, Buffer]) -> None:
         self._objects = objects
@@ -236,16 +232,16 @@ class InMemory:
 
 
 class Directory:
-    """The files below a directory, mapped into memory; a replaced file is served anew, with another etag."""
+    """The files below a directory, mapped into memory; a replaced file gets another etag."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
-        self._known: dict[str, tuple[str, memoryview]] = {}  # each takes a file descriptor
+        self._known: dict[str, tuple[str, memoryview]] = {}  # each entry takes a file descriptor
 
     def get(self, path: str) -> tuple[memoryview, str, int] | None:
         """Return the bytes, the etag and the time in nanoseconds of a file, or None.
 
-        Raises `StorageError`: the file is there, and cannot be opened.
+        Raises `StorageError` if the file exists and cannot be opened.
         """
         if not path or posixpath.normpath(path) != path or path.startswith(("/", "..")):
             return None

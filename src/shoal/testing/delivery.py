@@ -1,4 +1,4 @@
-"""Receiving of requests and sending of responses on a connection, at its speed and with injected faults."""
+"""Receives requests and sends responses on a connection, at its speed and with injected faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_HEAD_BYTES = 1 << 16
 class Exchange:
     """One request and its response: ``num_bytes`` of the object, from ``first_byte``, sent with ``status``.
 
-    ``status`` is 0 if the connection was reset before the response; ``fault`` is the injected fault.
+    ``status`` is 0 after a reset before the response; ``fault`` is the injected fault.
     """
 
     method: str
@@ -32,10 +32,7 @@ class Exchange:
 
 
 class Delivery:
-    """One response being sent; the number of bytes that will be sent is known beforehand.
-
-    ``keeps_alive`` is true if the connection can be used afterwards.
-    """
+    """One response on its way; ``keeps_alive`` is true if the connection can be used afterwards."""
 
     def __init__(
         self,
@@ -61,12 +58,12 @@ class Delivery:
         return Exchange(request.method, request.path, status, self._answer.first_byte, self._num_bytes, self._kind)
 
     def wait(self, seconds: float) -> None:
-        """Sleep; raise ConnectionAbortedError if the server stops meanwhile."""
+        """Sleep; raises ConnectionAbortedError if the server stops meanwhile."""
         if seconds > 0 and self._stopping.wait(seconds):
             raise ConnectionAbortedError("the server stops")
 
     def send(self, *, before_last: Callable[[], object]) -> None:
-        """Send the response, or what the fault leaves of it; call ``before_last`` before its last part."""
+        """Send the response as the fault allows; call ``before_last`` before its last part."""
         pause_seconds = self._fault.seconds if self._fault else 0.0
         if self._kind == "slow":
             self.wait(pause_seconds)
@@ -98,7 +95,7 @@ class Delivery:
         return head, body[-1:]
 
     def _send_at_rate(self, head: bytes, body: memoryview, before_last: Callable[[], object] | None = None) -> None:
-        """Send the head at once, and each byte of the body when a connection of this speed would have carried it."""
+        """Send the head at once, and the body at the speed of the connection."""
         rate = self._bytes_per_second
         size = _AT_ONCE_BYTES if rate is not None else max(1, len(body))
         start = time.monotonic()
@@ -115,7 +112,7 @@ class Delivery:
 
 
 def receive(connection: socket.socket, rest: bytes) -> tuple[Request | None, bytes]:
-    """Receive the next request, and the bytes after it; None if the client has left, `ValueError` if it is none."""
+    """Return the next request, and the bytes after it; None if the client has left. `ValueError` for other bytes."""
     while b"\r\n\r\n" not in rest:
         more = connection.recv(1 << 16)
         if not more or len(rest) > _MAX_HEAD_BYTES:

@@ -1,4 +1,4 @@
-"""Injected faults: their kinds, frequency, and the requests they affect."""
+"""Injected faults: their kinds, their frequency, and the affected requests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FaultKind = Literal[
 ]
 
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-"""Every kind of fault, for tests that go through all of them."""
+"""Every kind of fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault, and the requests that it affects.
+    """One kind of fault, and the affected requests.
 
     =================  ===============================================================================================
     kind               effect on the client
@@ -46,17 +46,17 @@ class Fault:
     ``stall``          half of the body, ``seconds`` of silence, the rest
     ``slow``           ``seconds`` of silence, then a good response: a straggler
     ``trickle``        a good response, its body byte by byte, with ``seconds`` of silence after each
-    ``trickle_head``   the same with its head: status and headers
+    ``trickle_head``   the same for the head: status and headers
     ``corrupt``        one bit of the body is silently flipped
-    ``changed``        the object has another etag, as if it had been rewritten (its bytes stay the same)
+    ``changed``        the object has another etag, as after a rewrite (its bytes stay the same)
     ``whole``          200 and the whole object, as from a server without range support
     ``wrong_range``    206 with another range of the same length, and a matching Content-Range
     ``short_range``    206 with the first half of the range, and a matching Content-Range
     =================  ===============================================================================================
 
-    It affects a request with ``probability``, and those whose number is in ``requests``; numbers count from 0, over the
-    requests whose path matches ``path`` (an `fnmatch` pattern). If several faults would affect one request, the first
-    in the list does.
+    A fault affects a request with ``probability``, or if the number of the request is in ``requests``; numbers count
+    from 0, over all requests with a path that matches ``path`` (an `fnmatch` pattern). The first fault in a list that
+    affects a request wins.
 
     >>> Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
     True
@@ -80,13 +80,13 @@ class Fault:
             raise UsageError(f"probability={self.probability}: a probability is from 0 to 1")
 
     def happens(self, *, number: int, draw: float) -> bool:
-        """Return True if it affects matching request ``number``, given a random ``draw`` from [0, 1)."""
+        """Return True if the fault affects matching request ``number``, given a random ``draw`` from [0, 1)."""
         return draw < self.probability or number in self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """A fault that affects one request, and 64 random bits for its further choices."""
+    """A fault of one request, and 64 random bits for its further choices."""
 
     fault: Fault
     bits: int
@@ -95,10 +95,9 @@ class Mishap:
 class FaultPlan:
     """A plan of faults by request, from a seed.
 
-    For faults with a probability, the draw depends on the seed, on the target (the last part of the path and the
-    range), and on the number of earlier requests for exactly that target: not on which of several connections comes
-    first, nor on the name of a temporary directory. So a test with many connections meets the same faults each time, as
-    long as it requests the same ranges.
+    The draw of a probable fault depends on the seed, on the target (the last part of the path, and the range), and on
+    the number of earlier requests for the target. It does not depend on the order of connections, or on the name of a
+    temporary directory. So a test with many connections meets the same faults each time if it requests the same ranges.
     """
 
     def __init__(self, faults: Sequence[Fault] = (), *, seed: int = 0) -> None:
@@ -106,13 +105,13 @@ class FaultPlan:
         self._seed = check_seed(seed)
         self._lock = threading.Lock()
         self._num_matching = [0] * len(self.faults)
-        self._num_asked: dict[tuple[str, int, int], int] = {}
+        self._num_earlier: dict[tuple[str, int, int], int] = {}
 
     def draw(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
         """Return the fault of the next request, for these bytes of ``path``, or None."""
         with self._lock:
-            asked = (path, first_byte, end_byte)
-            before = self._num_asked[asked] = self._num_asked.get(asked, -1) + 1
+            target = (path, first_byte, end_byte)
+            before = self._num_earlier[target] = self._num_earlier.get(target, -1) + 1
             drawn = None
             name = zlib.crc32(path.rpartition("/")[2].encode())
             for position, fault in enumerate(self.faults):

@@ -16,17 +16,17 @@ _MAY_SUCCEED_LATER = {429, 500, 502, 503, 504}
 
 
 class FaultyStore(StoreWrapper):
-    """A wrapper of a store with faults in its reads, `stat`, `find` and `list`, reported as shoal's stores report them.
+    """A wrapper of a store with faults in its reads, `stat`, `find` and `list`, with the errors of shoal's own stores.
 
     Faults that a transport notices (a broken connection, a short or a wrong response, 429 and 5xx) raise a transient
-    `StorageError`; ``changed`` raises one that is not transient, and shows as another version in `stat`, `find` and
-    `list`. ``corrupt`` returns wrong bytes, which only a checksum notices; ``slow`` and ``stall`` take their
+    `StorageError`. ``changed`` raises an error that is not transient, and gives another version in `stat`, `find` and
+    `list`. ``corrupt`` returns wrong bytes, which only a checksum notices. ``slow`` and ``stall`` take their
     ``seconds`` and then succeed. Writing, mapping and advice have no faults.
 
     Attributes
     ----------
     reads : list of (path, first byte, end byte)
-        Every range requested, in order.
+        Every requested range, in order.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class FaultyStore(StoreWrapper):
         self._num_right: Counter[str] = Counter()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A worker's copy counts on its own, from zero.
+        # A worker's copy has its own counts, from zero.
         return partial(FaultyStore, seed=self._seed), (self.store, self._faults)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
@@ -75,12 +75,12 @@ class FaultyStore(StoreWrapper):
         return dict(Counter(self._happened))
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Read the bytes ``[first_byte, end_byte)``, or what the faults leave of them."""
+        """Read the bytes ``[first_byte, end_byte)``, with the faults."""
         self.reads.append((path, first_byte, end_byte))
         mishap = self._fault(path, first_byte, end_byte)
         if mishap and mishap.fault.kind == "changed":
             msg = f"{path}: this shard changed while it was being read (a fault of the test)"
-            # As in shoal's stores: believed only after several in a row, without a right response in between.
+            # As in shoal's stores: only several such errors in a row, without a right response in between, count.
             raise StorageError(msg, worth_attempts=4, evidence=self._num_right[path])
         data = self.store.read_range(path, first_byte, end_byte)
         self._num_right[path] += 1
@@ -91,12 +91,12 @@ class FaultyStore(StoreWrapper):
         return bytes(wrong)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on, or with what the faults leave of them."""
+        """Fill a buffer with the bytes from ``first_byte`` on, with the faults."""
         data = self.read_range(path, first_byte, first_byte + len(buffer))
         buffer[: len(data)] = data
 
     def reader(self, path: str) -> Reader:
-        """Return a reader of parts of one object, each with the faults of a read."""
+        """Return a reader of parts of one object, with the faults."""
         return _FaultyReader(self, path, self.store.reader(path))
 
     def stat(self, path: str) -> ObjectInfo:
@@ -110,8 +110,8 @@ class FaultyStore(StoreWrapper):
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, but None if the object does not exist."""
         mishap = self._fault(path)
-        found = self.store.find(path)
-        return found and _with_fault(found, mishap)
+        info = self.store.find(path)
+        return info and _with_fault(info, mishap)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List every object below the directory ``prefix``, sorted by path."""
@@ -123,7 +123,7 @@ class FaultyStore(StoreWrapper):
         return self.store.map(path)
 
     def _fault(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
-        """Return the fault of this request, if any; raise it if it is one that the caller sees as an error."""
+        """Return the fault of this request, or None; raise a fault that a transport notices."""
         mishap = self._plan.draw(path, first_byte, end_byte)
         if mishap is None:
             return None
@@ -143,7 +143,7 @@ class FaultyStore(StoreWrapper):
 
 @dataclass(frozen=True, slots=True)
 class _FaultyReader:
-    """A reader of parts of one object, each with the faults of a read."""
+    """A reader of parts of one object, with the faults of a store."""
 
     store: FaultyStore
     path: str

@@ -1,4 +1,4 @@
-"""Shards of known samples, and helpers for comparison with them."""
+"""Shards of known samples, and helpers for comparisons."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class KnownShard:
-    """A shard of some format with its name, its bytes, and its samples.
-
-    ``is_decoded`` says that samples are not stored in its bytes as such, but in their decoded form.
-    """
+    """A shard of some format with its name, its bytes, and its samples; ``is_decoded`` if its bytes are compressed."""
 
     name: str
     data: bytes
@@ -29,7 +26,7 @@ class KnownShard:
     is_decoded: bool = False
 
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
-        """Return the bytes of a range, which must lie in the shard; sometimes a view of them."""
+        """Return the bytes of a range in the shard, sometimes as a view."""
         inside = 0 <= first_byte <= end_byte <= len(self.data)
         require(inside, self, f"bytes [{first_byte}, {end_byte}) are asked for, and the shard has {len(self.data)}")
         data = self.data[first_byte:end_byte]
@@ -41,13 +38,13 @@ class KnownShard:
 
 
 def require(condition: bool, known: KnownShard, what: str) -> None:  # noqa: FBT001
-    """Raise AssertionError with the names of format and shard, unless the condition holds."""
+    """Raise AssertionError with the names of format and shard if the condition fails."""
     if not condition:
         raise AssertionError(f"{known.format_name}, shard {known.name!r}: {what}")
 
 
 def measured(work: Callable[[], _Result]) -> tuple[_Result, int]:
-    """Return the result of the work, and the peak growth of bytes held by Python and numpy while it ran."""
+    """Return the result of the work, and the peak growth of the memory of Python and numpy meanwhile."""
     already = tracemalloc.is_tracing()
     if not already:
         tracemalloc.start()
@@ -66,10 +63,9 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        fine = bool(one.dtype == other.dtype and one.shape == other.shape)
-        if one.dtype.hasobject:
-            return fine and same(one.tolist(), other.tolist())
-        return fine and one.tobytes() == other.tobytes()
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        return same(one.tolist(), other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple):

@@ -1,4 +1,4 @@
-"""A local HTTP server of byte ranges, as slow and as unreliable as a test needs."""
+"""A local HTTP server of byte ranges, with the latency and the faults of a test."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from shoal.testing.faults import Fault, FaultKind, FaultPlan
 
 
 class RangeServer:
-    """A threaded HTTP/1.1 server of ``objects`` on the loopback interface, running while its context lasts.
+    """A threaded HTTP/1.1 server of ``objects`` on the loopback interface, while its context lasts.
 
-    Ranges, HEAD, If-Match, If-None-Match and If-Range follow the standard, connections are kept alive, and a bucket
-    (the first part of a path) can be listed as in S3, so that an S3 client that does not sign requests can use it.
+    Ranges, HEAD, If-Match, If-None-Match and If-Range follow the standard, and connections are kept alive. A bucket
+    (the first part of a path) can be listed as in S3, so that S3 clients without signed requests can use the server.
 
     Parameters
     ----------
     objects : mapping from path (without a leading slash) to bytes, or a directory
-        A mapping may be changed while the server runs: a replaced object has another etag.
+        A mapping may change while the server runs: a replaced object has another etag.
     faults : sequence of Fault
-        Faults to inject; can be reassigned while the server runs.
+        Faults to inject; may be reassigned while the server runs.
     seed : int
         Seed of the faults.
     latency_seconds : float
@@ -42,7 +42,7 @@ class RangeServer:
     exchanges : list of Exchange
         Requests and responses, in the order in which the responses began.
     peak_concurrency : int
-        The most requests in flight at one time; one counts until the last part of its response is sent.
+        The most requests in flight at a time; a request counts until the last part of its response is sent.
 
     Examples
     --------
@@ -70,8 +70,8 @@ class RangeServer:
         bytes_per_second: float | None = None,
     ) -> None:
         if latency_seconds < 0 or (bytes_per_second is not None and bytes_per_second <= 0):
-            given = f"latency_seconds={latency_seconds}, bytes_per_second={bytes_per_second}"
-            raise UsageError(f"{given}: latency must not be negative, and bandwidth must be positive")
+            arguments = f"latency_seconds={latency_seconds}, bytes_per_second={bytes_per_second}"
+            raise UsageError(f"{arguments}: latency must not be negative, and bandwidth must be positive")
         self.latency_seconds = latency_seconds
         self.bytes_per_second = bytes_per_second
         self.exchanges: list[Exchange] = []
@@ -88,7 +88,7 @@ class RangeServer:
         self._acceptor: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        # Never listens: it holds the port while the server is down, so that no other process gets it meanwhile.
+        # This socket never listens: it keeps other processes from taking the port while the server is down.
         self._held_port = _bound(0)
         self.up()
         return self
@@ -101,7 +101,7 @@ class RangeServer:
 
     @property
     def port(self) -> int:
-        """Port, which is fixed while the context lasts."""
+        """Port, fixed while the context lasts."""
         if self._held_port is None:
             msg = "the server is not running"
             raise UsageError(msg, hint="use it as a context manager: with RangeServer(...) as server:")
@@ -130,7 +130,7 @@ class RangeServer:
         self._stopping.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
-                # Not only close: a forked child may hold the same socket, and would accept connections nobody answers.
+                # close() is not enough: a forked child may hold the socket, and accept connections without an answer.
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             self._listener = None
@@ -146,7 +146,7 @@ class RangeServer:
             thread.join()
 
     def up(self) -> None:
-        """Accept connections again, at the same port."""
+        """Accept connections again at the same port."""
         if self._listener is not None:
             return
         listener = _bound(self.port)
@@ -223,8 +223,8 @@ class RangeServer:
                 stopping=stopping,
             )
             delivery.wait(self.latency_seconds)
-            # Logged, and no longer counted as in flight, before the client can know that it has everything: a test that
-            # checks right after a response must find it, and consecutive requests must not count as concurrent.
+            # Log the request, and end its flight, before the client can have the whole response: a test may check right
+            # after a response, and consecutive requests must not count as concurrent.
             self.exchanges.append(delivery.exchange(request))
             delivery.send(before_last=under_way.close)
         return delivery.keeps_alive and request.keeps_alive
@@ -236,13 +236,12 @@ class RangeServer:
 
 def _bound(port: int) -> socket.socket:
     """Return a socket bound to a loopback port (0: any) that other sockets of this server may share."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(("127.0.0.1", port))
-        # On systems where shutting down a listening socket does not wake its accept, this does.
-        made.settimeout(0.5)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+        bound.settimeout(0.5)  # some systems do not wake accept() when a listening socket is shut down
     except BaseException:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound

@@ -18,7 +18,7 @@ from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.output.output_names import check_apart
-from shoal.pipeline.stages.seeded_map import SeededMap
+from shoal.pipeline.stages.map_and_filter import SeededMap
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import Tokenize
 from shoal.pipeline.stages.with_ids import WithIds

@@ -26,19 +26,19 @@ from shoal.reading.checks.damaged_samples import Damaged, SalvagedRecords
 from shoal.reading.fetcher import most_in_run
 from shoal.reading.schedule.units import UnitRead
 
-_PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
+_PARTS = 16  # a batch is gathered in parts: each has at most one 16th of the rows in memory
 _LEAST_PART = 64
-_SHARDS_AT_HAND = 1024
+_MOST_SHARDS = 1024  # whose tables are cached
 
 
 @lru_cache(maxsize=64)
 def _has_columns(kind: type) -> bool:
-    """Return True if records of this class are `ColumnRecords`; to ask that of each takes 15 us."""
+    """Return True if records of this class are `ColumnRecords`; cached, since the check takes 15 us."""
     return issubclass(kind, ColumnRecords)
 
 
 class _Held(NamedTuple):
-    """A unit in memory: its rows in a table, or its records if they cannot be columns (and ``table`` is -1)."""
+    """A unit in memory: rows in a table, or ``records`` that cannot be columns (then ``table`` is -1)."""
 
     table: int
     first: int
@@ -49,16 +49,10 @@ class _Held(NamedTuple):
 
 
 class Gathering:
-    """The batches of one rank, gathered span by span.
+    """The batches of one rank, gathered span by span from ``sources`` in the order of their units and samples.
 
-    Parameters
-    ----------
-    sources
-        The datasets whose units are gathered, in the order of their units and samples.
-    formatting
-        The output format of gathered columns.
-    allocate
-        Makes the arrays that batches are gathered into, given a shape and a type.
+    ``formatting`` is the output format of gathered columns. ``allocate`` makes the arrays of batches, given a shape and
+    a type.
     """
 
     def __init__(
@@ -78,10 +72,10 @@ class Gathering:
         self._held: dict[int, _Held] = {}
         self._held_rows = self._held_bytes = 0
         self._waits = not all(source.fetch.opened.store.reads_ahead for source in sources)
-        self._gapped: set[str] = set()  # columns without a common kind at some point, stored as cells from then on
+        self._gapped: set[str] = set()  # columns whose units differ in kind; stored as cells from then on
 
     def read_ahead(self, units: NDArray[np.int64]) -> None:
-        """Read these units next, after those given before."""
+        """Read these units next, after all units of earlier calls."""
         if len(self._sources) == 1:
             self._sources[0].fetch.read_ahead(units)
             return
@@ -94,42 +88,40 @@ class Gathering:
         return bisect_right(self._first_units, unit) - 1
 
     def _owners(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the source of each unit."""
         return np.searchsorted(self._first_units, units, side="right") - 1
 
     def batches(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[Any]:
         """Yield the batches of a span whose samples lie in ``units``; ``last`` marks the last use of a unit.
 
-        A batch is a dict of columns, or a list of samples if these are not all columns of one kind.
+        A batch is a dict of columns, or a list of samples if its units have no columns of one kind.
         """
         span = self._span(share, units, last)
         rows_in_use = int(span.most_rows)
         most = max(_LEAST_PART, rows_in_use // _PARTS)
-        firsts = share.batch_first.tolist()
-        for begin, end in itertools.pairwise(firsts):
+        for begin, end in itertools.pairwise(share.batch_first.tolist()):
             yield self._batch(span, begin, end, most, rows_in_use)
 
     def runs(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[list[Any]]:
-        """Yield the samples of a span in short lists; the arguments are those of `batches`.
+        """Yield the samples of a span in short lists; takes the arguments of `batches`.
 
-        A list holds what lies in memory when its first sample is wanted, and what is read from this machine on the way.
-        An error comes after the samples before it.
+        A list ends before the first sample that another machine still has to send. An error is raised after all samples
+        before it.
         """
         span = self._span(share, units, last)
         rows_in_use, waits = int(span.most_rows), self._waits
         at, num_samples = 0, len(share.ids)
         while at < num_samples:
-            stop = min(at + self._most_in_run(), num_samples)
+            stop = min(at + most_in_run(self._held_rows, self._held_bytes), num_samples)
             failure = None
             while (arrival := span.arrival(stop)) is not None:
-                place, unit = arrival
-                if waits and place > at:
-                    stop = place
+                first_use, unit = arrival
+                if waits and first_use > at:
+                    stop = first_use
                     break
                 try:
                     self._take(unit, span, rows_in_use)
                 except Exception as error:  # noqa: BLE001  # raised below
-                    stop, failure = place, error
+                    stop, failure = first_use, error
                     break
                 span.arrived()
             run: list[Any] = []
@@ -147,23 +139,19 @@ class Gathering:
             at = stop
 
     def _add_samples(self, run: list[Any], span: RowLifetimes, at: int, stop: int) -> None:
-        """Append the samples ``[at, stop)`` of a span, or those before one that is damaged, whose error is raised."""
+        """Append the samples ``[at, stop)`` of a span; a damaged sample raises after the samples before it."""
         number = span.table(at, stop)
         if number >= 0:
             table = self._tables[number]
             run += table.samples(span.rows(at, stop), span.firsts(at, stop) if table.has_cells else None)
             return
-        held, stays = self._held, len(self._sources) > 1 or bool(self._sources[0].stages)
+        held, has_stages = self._held, len(self._sources) > 1 or bool(self._sources[0].stages)
         for unit, sample_id in span.pairs(at, stop):
             _, _, _, first_sample, records, _ = held[unit]
-            if stays or records is None:
+            if has_stages or records is None:
                 run.append(self._sample(unit, sample_id))
             else:
                 run.append(records.sample(sample_id - first_sample))
-
-    def _most_in_run(self) -> int:
-        """Return how many samples may be made together: of those in memory, so many have about the bytes of a run."""
-        return most_in_run(self._held_rows, self._held_bytes)
 
     def _span(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> RowLifetimes:
         span = RowLifetimes(
@@ -224,9 +212,9 @@ class Gathering:
         span.lies(unit, held.table, held.first, held.first_sample)
 
     def _put(self, source: ColumnSource, records: Records | SalvagedRecords, rows_in_use: int) -> tuple[int, int]:
-        """Store records as columns; return the number of the table, or -1 if they are none, and the first row."""
+        """Store records as columns; return the number of the table (-1 if they have no columns) and the first row."""
         kind: Any = type(records)
-        columns = records.columns() if _has_columns(kind) else None  # type: ignore[union-attr]  # as it just said
+        columns = records.columns() if _has_columns(kind) else None  # type: ignore[union-attr]  # `_has_columns` checked
         if columns is None or (columns := source.columns(columns)) is None:
             return -1, 0
         number, columns = self._table_of(columns, rows_in_use)
@@ -234,11 +222,11 @@ class Gathering:
 
     def _table_of_records(self, owner: int, read: UnitRead, rows_in_use: int) -> int | None:
         """Return the table that can take the bytes of a read unparsed; None if they must be parsed."""
-        number, record_bytes = self._shards.get((owner, read.shard)) or self._met(owner, read.shard, rows_in_use)
+        number, record_bytes = self._shards.get((owner, read.shard)) or self._layout_of(owner, read.shard, rows_in_use)
         return number if number is not None and read.num_bytes == read.num_samples * record_bytes else None
 
-    def _met(self, owner: int, shard: int, rows_in_use: int) -> tuple[int | None, int]:
-        """Remember for a shard the table that can take its records as they are, and the bytes of one; return both."""
+    def _layout_of(self, owner: int, shard: int, rows_in_use: int) -> tuple[int | None, int]:
+        """Return the table that can take unparsed records of a shard, and the bytes of a record; cached."""
         record = self._sources[owner].record(shard)
         number, record_bytes = None, 0
         if record is not None:
@@ -248,7 +236,7 @@ class Gathering:
                 self._tables.append(Table(record.kinds, num_rows=rows_in_use, layout=record.layout))
             elif not self._tables[number].has_layout(record.layout):
                 number = None
-        if len(self._shards) >= _SHARDS_AT_HAND:
+        if len(self._shards) >= _MOST_SHARDS:
             self._shards.clear()
         self._shards[owner, shard] = number, record_bytes
         return number, record_bytes
@@ -276,24 +264,25 @@ class Gathering:
         return number, columns
 
     def _key(self, kinds: Kinds) -> Kinds:
-        """Return what kinds must share for one table: rows of which batches and samples are the same."""
+        """Return the key of the table for columns of these kinds: one table holds kinds that make the same batches."""
         return kinds if self._formatting.name == "arrow" else tuple((name, kind.in_memory) for name, kind in kinds)
 
     def _alike(self, columns: Columns) -> Columns:
-        """Convert columns of one Arrow type to cells if only some units of them have gaps or differing lengths."""
+        """Convert columns of one Arrow type to cells if only some units have gaps or different lengths."""
         for table in self._tables:
             if [(name, kind.arrow) for name, kind in table.kinds] != [(n, kind.arrow) for n, kind in columns.kinds]:
                 continue
             pairs = zip(table.kinds, columns.kinds, strict=True)
             self._gapped |= {name for (name, one), (_, other) in pairs if one != other and one.arrow is not None}
         kinds, arrays = list(columns.kinds), list(columns.arrays)
-        for place, (name, kind) in enumerate(kinds):
+        for number, (name, kind) in enumerate(kinds):
             if name in self._gapped and kind.how != "cells" and kind.arrow is not None:
-                kinds[place], arrays[place] = (name, Kind("cells", arrow=kind.arrow)), arrow_array(kind, arrays[place])
+                kinds[number] = name, Kind("cells", arrow=kind.arrow)
+                arrays[number] = arrow_array(kind, arrays[number])
         return Columns(tuple(kinds), tuple(arrays))
 
     def _sample(self, unit: int, sample_id: int) -> Sample | Damaged:
-        """Return one sample, for a batch that has to be made of samples."""
+        """Return one sample, for a batch that has no columns of one kind."""
         held = self._held[unit]
         number = sample_id - held.first_sample
         if held.records is not None:

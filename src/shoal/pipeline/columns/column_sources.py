@@ -1,4 +1,4 @@
-"""The datasets whose units are gathered into batches: one, or all those of a mixture side by side."""
+"""The datasets whose units are gathered into batches: one dataset, or all sources of a mixture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shoal.reading.schedule.units import UnitRead
 
 
 def gathers(stages: Sequence[Stage]) -> bool:
-    """True if these stages do to the columns of a batch what they do to its samples."""
+    """True if these stages process the columns of a batch like samples."""
     return all(stage.takes_columns for stage in stages)
 
 
@@ -35,10 +35,10 @@ def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSource:
-    """One dataset, and its place among others whose units and samples are numbered one dataset after another.
+    """One dataset among several whose units and samples are numbered one dataset after another.
 
-    ``stages`` are its own, which select and rename columns, or fill missing ones. They are applied to each unit, so the
-    columns of two datasets are the same if their samples are after these stages. A unit that lacks a column has none.
+    The ``stages`` of the dataset select, rename or fill columns. They run on each unit, so that all datasets have the
+    columns of their samples after the stages. A unit that lacks a column has no columns.
     """
 
     fetch: Fetcher
@@ -72,17 +72,16 @@ class ColumnSource:
         fields = self._staged({name: (kind, record.layout.fields[name]) for name, kind in record.kinds})
         if fields is None:
             return None
-        places = [place for _, place in fields.values()]
         layout = np.dtype({
             "names": list(fields),
-            "formats": [dtype for dtype, *_ in places],
-            "offsets": [offset for _, offset, *_ in places],
+            "formats": [dtype for _, (dtype, *_) in fields.values()],
+            "offsets": [offset for _, (_, offset, *_) in fields.values()],
             "itemsize": record.layout.itemsize,
         })  # fmt: skip
         return Record(layout, _kinds(fields))
 
     def columns(self, columns: Columns) -> Columns | None:
-        """Return the columns of a unit after the stages; None if one of them is missing."""
+        """Return the columns of a unit after the stages; None if one is missing."""
         if not self.stages:
             return columns
         pairs = zip(columns.kinds, columns.arrays, strict=True)

@@ -1,4 +1,4 @@
-"""Lifetimes of the units of a span of samples, and the place in memory of each sample meanwhile."""
+"""Lifetimes of the units of a span of samples, and the rows of the samples in memory."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_NUMBERED = 1 << 18  # units; if a dataset has more, those of the span are renumbered
+_MOST_NUMBERED = 1 << 18  # units; in a larger dataset the units of the span are renumbered
 
 
 class RowLifetimes:
-    """Consecutive samples of one rank by place, from 0.
+    """Consecutive samples of one rank, counted from 0.
 
-    Parameters
-    ----------
-    ids, units, last
-        For each sample its id, its unit, and a flag for the last use of that unit; shape (num_samples,).
-    num_units
-        Units of the dataset.
-    held
-        Units that are already in memory, and the number of rows in each.
-    rows_of
-        Returns about how many rows some units have, same shape.
+    ``ids``, ``units`` and ``last``, of shape (num_samples,), are the id and the unit of each sample, and a flag for the
+    last use of the unit. ``num_units`` counts the units of the dataset. ``held`` has the number of rows of each unit
+    that is already in memory. ``rows_of`` estimates the rows of some units, same shape.
     """
 
     def __init__(
@@ -56,7 +49,7 @@ class RowLifetimes:
         self.most_rows = sum(held.values()) + _most_at_once(arrived, departed, *rows)
 
     def _first_uses(self, codes: NDArray[np.int64], num_codes: int, held: Iterable[int]) -> NDArray[np.int64]:
-        """Return the places of the first uses of units that are not in memory, sorted."""
+        """Return the samples that first use a unit that is not in memory, sorted."""
         num_samples = len(codes)
         first = np.full(num_codes, num_samples)
         first[codes[::-1]] = np.arange(num_samples)[::-1]  # for duplicates the last write wins
@@ -79,11 +72,11 @@ class RowLifetimes:
             yield unit
 
     def arrival(self, stop: int) -> tuple[int, int] | None:
-        """Return the next place before ``stop`` at which a unit is used first, and the unit; None if there is none."""
+        """Return the next sample before ``stop`` that first uses a unit, and the unit; None if there is none."""
         return self._next if self._next is not None and self._next[0] < stop else None
 
     def arrived(self) -> None:
-        """Go on to the arrival after the one that `arrival` returns."""
+        """Drop the arrival that `arrival` returned."""
         self._next = next(self._arrivals, None)
 
     def departures(self, stop: int) -> Iterator[int]:
@@ -94,7 +87,7 @@ class RowLifetimes:
             yield unit
 
     def lies(self, unit: int, table: int, first: int, first_sample: int) -> None:
-        """Record that a unit is in memory, its rows starting at ``first`` in a table (-1: in none)."""
+        """Record the first row of a unit in memory, and its table (-1: none)."""
         code = unit if self._distinct is None else self._code(unit)
         if code is not None:
             self._tables[code], self._firsts[code], self._from_id[code] = table, first, first - first_sample
@@ -127,6 +120,6 @@ def _most_at_once(
     arriving: NDArray[np.float64],
     departing: NDArray[np.float64],
 ) -> float:
-    """Return by how many rows memory grows at most, given the places and rows of units that arrive and depart."""
+    """Return by how many rows memory grows at most, given the samples and rows at which units arrive and depart."""
     gone = np.concatenate([[0.0], np.cumsum(departing)])[np.searchsorted(departures, arrivals)]
     return float((np.cumsum(arriving) - gone).max(initial=0))

@@ -1,7 +1,8 @@
 """The columns of the units in use, one after another in memory, so that the rows of a batch are gathered at once.
 
-Every unit is copied here as it arrives: the rows of a batch come from as many units as it has samples. Copying them out
-of one array costs 0.2 us for 4 KiB each; out of one array per unit, three times that plus Python.
+Every unit is copied into a table as it arrives, because the rows of a batch come from about as many units as the batch
+has samples. A copy out of one array costs 0.2 us per row of 4 KiB; out of an array per unit, three times as much, plus
+Python.
 """
 
 from __future__ import annotations
@@ -23,18 +24,11 @@ _LEAST_ROWS = 64
 
 
 class Table:
-    """Rows of one set of kinds, stored in spans that are identified by the number of their first row.
+    """Rows of columns with these names and kinds, stored in spans; the number of the first row identifies a span.
 
-    Parameters
-    ----------
-    kinds
-        Names and kinds of the columns.
-    num_rows
-        Expected number of rows in use at a time.
-    layout
-        The type of a record, if the columns are fields of records that are used as they are stored.
-    keeps_arrow
-        Whether rows of bytes and text are gathered as Arrow arrays; else as lists, for which each is copied once.
+    ``num_rows`` is the expected number of rows in use at a time. ``layout`` is the type of a record if the columns are
+    fields of unparsed records. ``keeps_arrow`` gathers rows of bytes and text as Arrow arrays, else as lists, for which
+    each value is copied once.
     """
 
     def __init__(self, kinds: Kinds, *, num_rows: int, layout: Any = None, keeps_arrow: bool = True) -> None:
@@ -43,7 +37,7 @@ class Table:
         self.has_cells = any(kind.how == "cells" for _, kind in kinds)
         # With spare room, which takes no memory until it is written: growing costs 5 ms for 16 MiB.
         self._capacity = max(num_rows + num_rows // _GROWTH, _LEAST_ROWS)
-        self._end = 0  # no row from here on has ever been used
+        self._end = 0  # the first row that was never used
         self._free: dict[int, list[int]] = {}  # first rows of free spans, by their length
         self.arrays: list[Any] = []
         self._layout = layout
@@ -63,11 +57,11 @@ class Table:
             ]
 
     def has_layout(self, layout: Any) -> bool:
-        """True if records of this layout are stored as they are."""
+        """True if the table stores unparsed records of this layout."""
         return self._layout is not None and bool(self._layout == layout)
 
     def place(self, num_rows: int) -> tuple[int, memoryview]:
-        """Reserve rows for so many records; return the number of the first, and the memory for their bytes."""
+        """Reserve rows for this many records; return the number of the first, and the memory for their bytes."""
         first = self._room_for(num_rows)
         size = self._layout.itemsize
         return first, self._bytes[first * size : (first + num_rows) * size]
@@ -91,11 +85,11 @@ class Table:
                 cells.pop(first, None)
 
     def rows(self, num_rows: int, allocate: Callable[..., NDArray[Any]] = np.empty) -> Rows:
-        """Return memory for so many rows gathered from here; ``allocate`` makes an array of a shape and a type."""
+        """Return memory for this many gathered rows; ``allocate`` makes an array of a shape and a type."""
         return Rows(self, num_rows, allocate)
 
     def sample(self, first: int, number: int) -> Sample:
-        """Return row ``number`` of those stored at ``first`` as a sample."""
+        """Return row ``number`` of the span at ``first`` as a sample."""
         sample: Sample = {}
         for (name, kind), array, cells in zip(self.kinds, self.arrays, self.cells, strict=True):
             values, row = (cells[first], number) if array is None else (array, first + number)
@@ -105,7 +99,7 @@ class Table:
     def samples(self, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> list[Sample]:
         """Return rows as samples; ``firsts`` are the first rows of their units, if there are cells."""
         numbers = rows.tolist()
-        places = [] if firsts is None else list(zip(firsts.tolist(), (rows - firsts).tolist(), strict=True))
+        pairs = [] if firsts is None else list(zip(firsts.tolist(), (rows - firsts).tolist(), strict=True))
         columns = []
         for (_, kind), array, cells in zip(self.kinds, self.arrays, self.cells, strict=True):
             if array is not None:
@@ -113,7 +107,7 @@ class Table:
             else:
                 columns.append([
                     values(row) if callable(values := cells[first]) else value_in(kind, values, row)
-                    for first, row in places
+                    for first, row in pairs
                 ])  # fmt: skip
         return as_samples([name for name, _ in self.kinds], columns)
 
@@ -129,7 +123,7 @@ class Table:
         return first
 
     def _joined_free(self, num_rows: int) -> int | None:
-        """Join adjacent free spans, and take rows from the smallest that has enough; None if none has."""
+        """Join adjacent free spans, and take rows from the smallest span that fits; None if no span fits."""
         spans: list[list[int]] = []
         for first, length in sorted((first, length) for length, firsts in self._free.items() for first in firsts):
             if spans and sum(spans[-1]) == first:
@@ -171,31 +165,31 @@ class Rows:
 
     def gather(self, at: int, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> None:
         """Write these rows of the table at ``at``; ``firsts`` are the first rows of their units, if it has cells."""
-        found = None if firsts is None else np.unique(firsts, return_inverse=True)
-        for place, array in enumerate(self._arrays):
+        spans = None if firsts is None else np.unique(firsts, return_inverse=True)
+        for number, array in enumerate(self._arrays):
             if array is not None:
-                self._take(place, at, rows)
-            elif found is not None and firsts is not None:
-                distinct, which = found
-                units = [self.table.cells[place][first] for first in distinct.tolist()]
-                if self.table.as_lists[place]:
-                    numbers = zip(which.tolist(), (rows - firsts).tolist(), strict=True)
-                    self._cells[place] += [units[unit](row) for unit, row in numbers]
+                self._take(number, at, rows)
+            elif spans is not None and firsts is not None:
+                distinct, which = spans
+                units = [self.table.cells[number][first] for first in distinct.tolist()]
+                if self.table.as_lists[number]:
+                    pairs = zip(which.tolist(), (rows - firsts).tolist(), strict=True)
+                    self._cells[number] += [units[unit](row) for unit, row in pairs]
                 else:
-                    self._cells[place].append(gathered_cells(units, which, rows - firsts))
+                    self._cells[number].append(gathered_cells(units, which, rows - firsts))
 
-    def _take(self, place: int, at: int, rows: NDArray[np.int64]) -> None:
-        source, target = self.table.arrays[place], self._arrays[place]
+    def _take(self, number: int, at: int, rows: NDArray[np.int64]) -> None:
+        source, target = self.table.arrays[number], self._arrays[number]
         if source.flags.c_contiguous:
             # mode="clip", since with mode="raise" numpy writes to a buffer first; the caller knows the rows exist.
             source.take(rows, axis=0, out=target[at : at + len(rows)], mode="clip")
-        elif len(rows) == len(target) and self._may_replace:  # a field of records; take() would copy the whole of it
-            self._arrays[place] = source[rows]
+        elif len(rows) == len(target) and self._may_replace:  # a field of records: take() would copy the whole field
+            self._arrays[number] = source[rows]
         else:
             target[at : at + len(rows)] = source[rows]
 
     def arrays(self) -> list[Any]:
-        """Return the columns, once all rows are gathered: arrays, and lists of bytes and text."""
+        """Return the columns after all rows are gathered: arrays, and lists of bytes and text."""
         columns = zip(self._arrays, self._cells, self.table.as_lists, strict=True)
         return [
             cells if as_list else joined_cells(cells) if array is None else array for array, cells, as_list in columns

@@ -1,1 +1,1 @@
-"""From samples to columns of their index: values found by path in all samples, joined and stored."""
+"""Columns of an index from samples: the values at a path in all samples, joined and stored."""

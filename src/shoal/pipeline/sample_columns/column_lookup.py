@@ -1,8 +1,7 @@
 """Lookup of the values of columns in samples: by field, by a path into JSON, or by a bare name in a JSON member.
 
-A column's path names a field; else a field that holds JSON and what is inside it, ``meta.lang``; else what is inside
-the one member of a tar sample that is JSON, so that ``lang`` is found where ``json.lang`` is. Whatever it is, it is
-the same for all samples: a name that means one thing here and another there is refused.
+The path of a column names a field; else a value inside a field that holds JSON (``meta.lang``); else a value inside the
+only JSON member of a tar sample (``lang`` for ``json.lang``). A path must mean the same in all samples.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _ABSENT = object()
 class ColumnLookup:
     """The values of columns in some consecutive samples, collected sample by sample; ``where`` names a row in errors.
 
-    ``values`` are the values of each column as they are stored, None where there is none, and ``sources`` the full path
-    at which they were found, "" so far.
+    ``values`` are the stored values of each column, or None. ``sources`` are the full paths of the values, "" if there
+    are none yet.
     """
 
     def __init__(self, columns: Sequence[Column], where: Where) -> None:
@@ -46,22 +45,22 @@ class ColumnLookup:
     def add(self, sample: Sample) -> None:
         """Add the values of the next sample.
 
-        Raises `UsageError`: a path could mean two things, or another than in a sample before; or a value whose length
-        is asked for has none.
+        Raises `UsageError` if a path is ambiguous, means something else than in an earlier sample, or asks for the
+        length of a value without length.
         """
-        inside: dict[str, Any] = {}  # parsed JSON, once for all columns, and the list of its members under ""
+        inside: dict[str, Any] = {}  # parsed JSON by member, for all columns; "" has the list of members
         self.example = self.example or sample
         for number, column in enumerate(self._columns):
             value = sample.get(column.path, _ABSENT)
             source = column.path
             if value is _ABSENT:
-                value, source = self._found(number, column, sample, inside)
+                value, source = self._nested(number, column, sample, inside)
             if source != self.sources[number] and value is not None:
                 self._set_source(number, source)
             self.values[number].append(value)
 
-    def _found(self, number: int, column: Column, sample: Sample, inside: dict[str, Any]) -> tuple[Any, str]:
-        """Return the value of a path that is no field, None if there is none, and the path where it was found."""
+    def _nested(self, number: int, column: Column, sample: Sample, inside: dict[str, Any]) -> tuple[Any, str]:
+        """Return the value of a path that is no field (or None), and its full path."""
         path, is_length = self._paths[number], self._are_lengths[number]
         if path == TOTAL_BYTES and not is_length:
             return total_bytes(sample), TOTAL_BYTES
@@ -90,13 +89,13 @@ class ColumnLookup:
             members = inside[""] = json_members(sample)
         if len(members) == 1:  # nearly always
             return part_of(_json(sample, members[0], inside), path), f"{members[0]}.{path}"
-        found = [(name, part_of(_json(sample, name, inside), path)) for name in members]
-        found = [(name, value) for name, value in found if value is not None]
-        if len(found) > 1:
+        parts = [(f"{name}.{path}", part_of(_json(sample, name, inside), path)) for name in members]
+        parts = [(source, value) for source, value in parts if value is not None]
+        if len(parts) > 1:
             where = self._where(len(self.values[0]))
-            msg = f"{path!r} could be {' or '.join(f'{name}.{path}' for name, _ in found)}: {where} has both"
-            raise UsageError(msg, hint=f"name one: {path}={found[0][0]}.{path}")
-        return (found[0][1], f"{found[0][0]}.{path}") if found else (None, "")
+            msg = f"{path!r} could be {' or '.join(source for source, _ in parts)}: {where} has both"
+            raise UsageError(msg, hint=f"name one: {path}={parts[0][0]}")
+        return (parts[0][1], parts[0][0]) if parts else (None, "")
 
     def _set_source(self, number: int, source: str) -> None:
         before = self.sources[number]
@@ -106,14 +105,14 @@ class ColumnLookup:
 
 
 def check_source(column: Column, before: str, source: str, where: str) -> None:
-    """Raise `UsageError` if values of a column are found at two paths; ``where`` is the sample with the second."""
+    """Raise `UsageError` if a column has values at two paths; ``where`` is the sample with the second path."""
     if before and source and before != source:
         msg = f"the column {column.name!r} is found at {before!r} in some samples, and at {source!r} in {where}"
         raise UsageError(msg, hint=f"name one path: {column.name}={source}")
 
 
 def wanted_members(columns: Sequence[Column]) -> Callable[[str], bool]:
-    """Return a function that tells whether the lookup of columns may need the bytes of a tar member, by its name."""
+    """Return a predicate on names of tar members: true if the lookup of these columns may need the member's bytes."""
     names = {column.path for column in columns}
     paths = [column.path.removesuffix(LENGTH) for column in columns]
     names |= {path[:at] for path in paths for at, letter in enumerate(path) if letter == "."}
@@ -121,7 +120,7 @@ def wanted_members(columns: Sequence[Column]) -> Callable[[str], bool]:
 
 
 def json_members(sample: Mapping[str, Any]) -> list[str]:
-    """Return the members of a tar sample that hold JSON, by their suffix: ``json``, ``meta.json``."""
+    """Return the members of a tar sample with a JSON suffix: ``json``, ``meta.json``."""
     return [
         name
         for name, value in sample.items()
@@ -130,7 +129,7 @@ def json_members(sample: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_unknown(column: Column, fields: Sequence[str], example: Sample) -> None:
-    """Raise for a column that none of many samples has; the hint is the name that was probably meant."""
+    """Raise `UsageError` for a column without a value in the first samples; the hint is the most similar name."""
     path = column.path.removesuffix(LENGTH)
     known = dict.fromkeys(fields)
     for name in json_members(example):

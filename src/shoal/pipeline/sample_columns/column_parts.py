@@ -1,8 +1,8 @@
 """Values of one column: classified for some consecutive samples, and joined to an array for all samples of a dataset.
 
-A column is of one kind: integers (int64), floating numbers (float64; integers among them must be exact), booleans, or
-texts (int32 codes into a sorted list). Bytes are texts, or integers if all of them are decimal numbers: a tar member
-has no type.
+A column has one kind: integers (int64), floating numbers (float64; integers among them must be exact), booleans, or
+texts (int32 codes into a sorted list). A tar member has no type: bytes are integers if all are decimal numbers, else
+texts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.column_paths import LENGTH, Column, plain_value
+
+RULE = 1
+"""Version of the values of columns, in the names of files with values; incremented when columns get other values."""
 
 NUMERAL, INTEGER, FLOAT, BOOLEAN, TEXT = "numeral", "integer", "float", "boolean", "text"
 _NOUNS = {
@@ -32,8 +35,8 @@ _MOST_EXACT = 1 << 53  # a float64 holds every integer up to here
 class Part(NamedTuple):
     """The values of a column in some consecutive samples; ``values`` has shape (num_samples,).
 
-    Texts are codes into ``words``, in order of first appearance. ``missing`` are the rows without a value, where
-    ``values`` holds 0, and ``first`` is the first row with one. ``kind`` is "" if there is none.
+    Texts are codes into ``words``, in order of first appearance. ``missing`` are the rows without a value; ``values``
+    holds 0 there. ``first`` is the first row with a value. ``kind`` is "" if no row has a value.
     """
 
     kind: str
@@ -44,7 +47,7 @@ class Part(NamedTuple):
 
 
 class SpanValues(NamedTuple):
-    """The parts of all columns in consecutive samples, and the paths at which their values were found."""
+    """The parts of all columns in consecutive samples, and the full paths of their values."""
 
     parts: Sequence[Part]
     sources: Sequence[str]
@@ -55,9 +58,9 @@ Where = Callable[[int], str]
 
 
 def part_of_values(values: list[Any], column: Column, where: Where) -> Part:
-    """Return the part of a column with these values, of which None is missing; O(values), most of it in C.
+    """Return the part of a column with these values; None is a missing value. O(values), mostly in C.
 
-    Raises `UsageError`: a value is no number or text, or of another kind than those before; ``where`` names a row.
+    Raises `UsageError` if a value is neither number nor text, or two values differ in kind; ``where`` names a row.
     """
     kinds = set(map(type, values))
     is_stored = kinds <= {bytes, type(None)}
@@ -66,25 +69,25 @@ def part_of_values(values: list[Any], column: Column, where: Where) -> Part:
         _refuse_others(values, column, where)
         kinds = set(map(type, values))
     missing = np.flatnonzero(np.fromiter((value is None for value in values), bool, len(values)))
-    found = {_KIND_OF[kind] for kind in kinds - {type(None)}}
-    if is_stored and INTEGER in found:
-        found = found - {INTEGER} | {NUMERAL}
-    if not found:
+    value_kinds = {_KIND_OF[kind] for kind in kinds - {type(None)}}
+    if is_stored and INTEGER in value_kinds:
+        value_kinds = value_kinds - {INTEGER} | {NUMERAL}
+    if not value_kinds:
         return Part("", np.zeros(len(values), np.int64), (), missing, -1)
-    kind = found.pop() if len(found) == 1 else _JOINED.get(frozenset(found), "")
+    kind = next(iter(value_kinds)) if len(value_kinds) == 1 else _JOINED.get(frozenset(value_kinds), "")
     if not kind:
         _refuse_two_kinds(values, column, where)
     first = next(row for row, value in enumerate(values) if value is not None)
     if kind == TEXT:
         texts = ["" if value is None else str(value) for value in values]
-        words = list(dict.fromkeys(texts if not len(missing) else _without(texts, missing)))
+        words = list(dict.fromkeys(text for text, value in zip(texts, values, strict=True) if value is not None))
         codes = {word: code for code, word in enumerate(words)}
         array = np.fromiter((codes.get(text, 0) for text in texts), np.int32, len(texts))
         array[missing] = 0
         return Part(kind, array, words, missing, first)
-    if kind == FLOAT and INTEGER in {_KIND_OF[each] for each in kinds - {type(None)}}:
-        wrong = (row for row, value in enumerate(values) if type(value) is int and abs(value) > _MOST_EXACT)
-        if (row := next(wrong, None)) is not None:
+    if kind == FLOAT and INTEGER in value_kinds:
+        rounded = (row for row, value in enumerate(values) if type(value) is int and abs(value) > _MOST_EXACT)
+        if (row := next(rounded, None)) is not None:
             _refuse_rounding(column, values[row], where(row))
     filled = values if not len(missing) else [0 if value is None else value for value in values]
     return Part(kind, _array(filled, kind, column, where), (), missing, first)
@@ -95,8 +98,8 @@ def part_of_array(
 ) -> Part:
     """Return the part with these numbers, booleans, or codes of texts (if there are ``words``).
 
-    ``missing`` is true for samples without a value; both arrays have shape (num_samples,). Raises `UsageError`: an
-    integer is beyond 64 bits.
+    ``missing`` is true for samples without a value; both arrays have shape (num_samples,). Raises `UsageError` if an
+    integer has more than 64 bits.
     """
     rows = np.zeros(0, np.int64) if missing is None else np.flatnonzero(missing)
     first = 0 if missing is None else int(np.argmin(missing))
@@ -113,8 +116,8 @@ def part_of_array(
 class JoinedColumn:
     """One column of all samples of a dataset, joined from parts in the order of their samples.
 
-    Memory: 8 bytes a sample (4 for texts), and each distinct text once. ``default`` is the value for samples that have
-    none; without one they are counted, and refused in the end.
+    Memory: 8 bytes a sample (4 for texts), and each distinct text once. ``default`` is the value for samples without
+    one; with a default of None, `finished` refuses such samples.
     """
 
     def __init__(self, column: Column, num_samples: int, where: Where, default: Any = None) -> None:
@@ -127,10 +130,7 @@ class JoinedColumn:
         self._missing: list[NDArray[np.int64]] = []
 
     def add(self, part: Part, first_sample: int) -> None:
-        """Add the values of the samples from ``first_sample`` on.
-
-        Raises `UsageError`: they are of another kind than those before.
-        """
+        """Add the values of the samples from ``first_sample`` on; `UsageError` for another kind than before."""
         if len(part.missing):
             self._missing.append(part.missing + first_sample)
         if not part.kind:
@@ -144,9 +144,9 @@ class JoinedColumn:
         self._values[first_sample : first_sample + len(values)] = values
 
     def finished(self) -> tuple[NDArray[Any], list[str] | None, NDArray[np.int64]]:
-        """Return the column, shape (num_samples,), the texts that codes stand for, and the ids of samples without one.
+        """Return the column, shape (num_samples,), the texts of its codes, and the ids of samples without a value.
 
-        Raises `UsageError`: no sample has a value, or some have none and there is no default.
+        Raises `UsageError` if no sample has a value, or some have none and there is no default.
         """
         missing = np.concatenate(self._missing) if self._missing else np.zeros(0, np.int64)
         if len(missing):
@@ -159,7 +159,7 @@ class JoinedColumn:
         return ranks[self._values], words, missing
 
     def _alike(self, part: Part, first_sample: int) -> Part:
-        """Bring a part and the column to one kind; returns the part."""
+        """Convert a part and the column to a common kind, and return the part."""
         kind = _JOINED.get(frozenset((self._kind, part.kind)))
         if kind is None:
             one = f"{_NOUNS[self._kind]} in {self._where(self._first)}"
@@ -180,9 +180,9 @@ class JoinedColumn:
         return part._replace(kind=kind)
 
     def _check_exact(self, values: NDArray[Any], first_sample: int) -> None:
-        wrong = np.flatnonzero((values > _MOST_EXACT) | (values < -_MOST_EXACT))
-        if len(wrong):
-            _refuse_rounding(self.column, values[wrong[0]], self._where(first_sample + int(wrong[0])))
+        rounded = np.flatnonzero((values > _MOST_EXACT) | (values < -_MOST_EXACT))
+        if len(rounded):
+            _refuse_rounding(self.column, values[rounded[0]], self._where(first_sample + int(rounded[0])))
 
     def _coded(self, part: Part) -> NDArray[Any]:
         codes = np.fromiter((self._codes.setdefault(word, len(self._codes)) for word in part.words), np.int32)
@@ -191,16 +191,15 @@ class JoinedColumn:
 
     def _fill(self, missing: NDArray[np.int64]) -> None:
         name = self.column.name
-        what = f"the column {name!r} is {self.column.path!r} of each sample"
+        subject = f"the column {name!r} is {self.column.path!r} of each sample"
         if not self._kind:
-            msg = f"{what}, and none of the {self._num_samples} samples has a value there"
+            msg = f"{subject}, and none of the {self._num_samples} samples has a value there"
             raise UsageError(msg, hint="`shoal head` shows the fields of samples")
         first = self._where(int(missing[0]))
         if self._default is None:
-            msg = f"{what}, and {len(missing)} of {counted(self._num_samples, 'sample')} have none, first {first}"
-            asked = name if name == self.column.path else f"{name}={self.column.path}"
-            hint = f'index_columns={{"{asked}": VALUE}} gives them a value'
-            raise UsageError(msg, hint=hint)
+            msg = f"{subject}, and {len(missing)} of {counted(self._num_samples, 'sample')} have none, first {first}"
+            argument = name if name == self.column.path else f"{name}={self.column.path}"
+            raise UsageError(msg, hint=f'index_columns={{"{argument}": VALUE}} gives them a value')
         value = _default_of(self._kind, self._default, self.column)
         part = part_of_values([value], self.column, lambda _: f"the value for {first}")
         if part.kind != self._kind:
@@ -210,39 +209,34 @@ class JoinedColumn:
         self._values[missing] = self._coded(part)[0] if part.kind == TEXT else part.values[0]
 
 
-def _default_of(kind: str, given: Any, column: Column) -> Any:
-    """Return the value for missing ones, which a command line gives as text."""
-    if kind == NUMERAL and type(given) is int:
-        given = str(given)
-    if not isinstance(given, str) or kind == TEXT:
-        return given
-    if kind == BOOLEAN and given in ("true", "false"):
-        return given == "true"
+def _default_of(kind: str, default: Any, column: Column) -> Any:
+    """Return the value for missing ones; text from a command line is converted."""
+    if kind == NUMERAL and type(default) is int:
+        default = str(default)
+    if not isinstance(default, str) or kind == TEXT:
+        return default
+    if kind == BOOLEAN and default in ("true", "false"):
+        return default == "true"
     for convert in (int, float):
         try:
-            number = convert(given)
+            number = convert(default)
         except ValueError:
             continue
-        return given.encode() if kind == NUMERAL and convert is int else number
+        return default.encode() if kind == NUMERAL and convert is int else number
     if kind != NUMERAL:
-        _refuse_default(kind, given, column)
-    return given
+        _refuse_default(kind, default, column)
+    return default
 
 
-def _refuse_default(kind: str, given: Any, column: Column) -> NoReturn:
-    msg = f"each value of the column {column.name!r} is {_NOUNS[kind]}, and {given!r} was given for missing ones"
+def _refuse_default(kind: str, default: Any, column: Column) -> NoReturn:
+    msg = f"each value of the column {column.name!r} is {_NOUNS[kind]}, and {default!r} was given for missing ones"
     raise UsageError(msg, hint="give them a value of that kind")
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as `plain_value` does, but bytes that are no text as they are: they are not missing."""
-    found = plain_value(value)
-    return value if found is None else found
-
-
-def _without(texts: list[str], missing: NDArray[np.int64]) -> list[str]:
-    rows = set(missing.tolist())
-    return [text for row, text in enumerate(texts) if row not in rows]
+    """Return `plain_value`, or bytes that are no text unchanged: they are not missing."""
+    plain = plain_value(value)
+    return value if plain is None else plain
 
 
 def _array(values: list[Any], kind: str, column: Column, where: Where) -> NDArray[Any]:
@@ -261,12 +255,11 @@ def _refuse_large(column: Column, where: str) -> NoReturn:
 def _refuse_others(values: list[Any], column: Column, where: Where) -> None:
     for row, value in enumerate(values):
         if value is not None and type(value) not in _KIND_OF:
-            found = "bytes that are no text" if isinstance(value, bytes) else f"a {type(value).__name__}"
-            msg = f"the column {column.name!r} is {column.path!r} of each sample, and {where(row)} has {found} there"
+            noun = "bytes that are no text" if isinstance(value, bytes) else f"a {type(value).__name__}"
+            msg = f"the column {column.name!r} is {column.path!r} of each sample, and {where(row)} has {noun} there"
             inside = next(iter(value), "NAME") if isinstance(value, dict) else ""
             more = f"{column.path}.{inside} is inside of it" if inside else f"{column.path}{LENGTH} is its length"
-            hint = f"numbers, booleans and texts go into the index; {more}"
-            raise UsageError(msg, hint=hint)
+            raise UsageError(msg, hint=f"numbers, booleans and texts go into the index; {more}")
 
 
 def _refuse_two_kinds(values: list[Any], column: Column, where: Where) -> None:
@@ -288,4 +281,4 @@ def _refuse_kinds(column: Column, one: str, other: str) -> NoReturn:
 
 def _refuse_rounding(column: Column, value: int, where: str) -> NoReturn:
     msg = f"the column {column.name!r} has floating numbers, and {where} the integer {value}, which none of them equals"
-    raise UsageError(msg, hint="make all of them integers, or floating numbers, in the shards; or leave it out")
+    raise UsageError(msg, hint="make all values integers, or floating numbers, in the shards; or leave the column out")

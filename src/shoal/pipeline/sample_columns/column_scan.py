@@ -1,7 +1,7 @@
-"""Reading of columns from all samples of a dataset, once, several spans of extents at a time.
+"""The scan of all samples of a dataset for columns: once, several spans of extents at a time.
 
-Of Parquet shards only the pages of the columns are read, and of large samples in local tars only headers and the
-members that are needed. Of other shards all bytes are, and compared with the checksums of the index if it has any.
+A scan of Parquet shards reads only the pages of the columns. A scan of large samples in local tars reads only headers
+and the members of the columns. Any other scan reads all bytes, and compares them with checksums in the index.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from shoal.stats.counters import Counters
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
 _SPAN_DECODED_BYTES = 16 << 20
-_SPARSE_BYTES = 128 << 10  # mean size of local samples from which on members that are not needed are skipped
+_SPARSE_BYTES = 128 << 10  # of an average local sample; larger samples are read without members of no column
 _DECODED_BYTES = 256 << 20  # under way at a time, but always two spans
 _MOST_THREADS = 8
-_REMOTE_THREADS = 16  # that wait for responses, not for the processor
+_REMOTE_THREADS = 16  # they wait for responses, not for the processor
 
 
 class ScannedColumns(NamedTuple):
-    """Columns by name: arrays of shape (num_samples,), the texts behind codes, and how the values were found.
+    """Columns by name: arrays of shape (num_samples,), the texts of codes, and the sources of the values.
 
-    ``found`` has for each column the path ``asked`` for, the ``path`` at which values were found and, if some were
-    missing, ``num_missing`` and the value that stands for them, ``missing``.
+    A source has the requested path (``asked``), the full ``path`` of the values and, if values were missing, their
+    number ``num_missing`` and the value ``missing`` in their place.
     """
 
     arrays: dict[str, NDArray[Any]]
     texts: dict[str, list[str]]
-    found: dict[str, dict[str, Any]]
+    sources: dict[str, dict[str, Any]]
 
 
 def scan_columns(
@@ -73,17 +73,17 @@ def scan_columns(
     missing: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ScannedColumns:
-    """Read columns from all samples; ``missing`` has values, by column, for samples that have none.
+    """Read columns from all samples; ``missing`` has the values, by column, for samples without one.
 
     ``progress`` is called in this thread with bytes done and bytes in total. Memory: 8 bytes a sample and column, each
-    distinct text once, and up to 256 MiB of decoded samples (two spans, if these are larger). Of a large dataset,
-    shards that are done are kept on this machine until all are: a call that was killed, or refused for missing values,
-    continues from them.
+    distinct text once, and up to 256 MiB of decoded samples (two spans, if they are larger). The machine keeps finished
+    shards of a large dataset until the scan ends, so that a scan that was killed, or refused for missing values, can
+    continue.
 
     Raises
     ------
     UsageError
-        No sample has a column, some lack one for which ``missing`` has no value, or its values are of several kinds.
+        No sample has a column, some lack a column without a value in ``missing``, or its values differ in kind.
     ShardError
         A sample is damaged; the error names the shard and the byte.
     StorageError
@@ -96,12 +96,12 @@ def scan_columns(
     sources = [""] * len(joined)
     spans = _SpanReader(opened, columns, frozenset(defaults))
     kept = KeptParts(opened, columns)
-    for first_sample, found in spans.in_order(kept, progress):
-        for number, (column, part) in enumerate(zip(joined, found.parts, strict=True)):
+    for first_sample, values in spans.in_order(kept, progress):
+        for number, (column, part, source) in enumerate(zip(joined, values.parts, values.sources, strict=True)):
             column.add(part, first_sample)
-            if found.sources[number]:
-                check_source(column.column, sources[number], found.sources[number], where(first_sample))
-                sources[number] = found.sources[number]
+            if source:
+                check_source(column.column, sources[number], source, where(first_sample))
+                sources[number] = source
     arrays: dict[str, NDArray[Any]] = {}
     texts: dict[str, list[str]] = {}
     about: dict[str, dict[str, Any]] = {}
@@ -125,7 +125,7 @@ def _sample_name(index: Index, sample_id: int) -> str:
 
 
 class _Span(NamedTuple):
-    """Extents of a shard: values that are being read, or those of a whole shard that were kept."""
+    """Extents of a shard; ``answer`` is the reading of their values, or the kept values of a whole shard."""
 
     shard: int
     first_extent: int
@@ -137,7 +137,7 @@ class _Span(NamedTuple):
 
 
 class _SpanReader:
-    """Reader of the values of columns, span by span; ``have_defaults`` are the columns that samples may lack."""
+    """Reader of the values of columns, span by span; samples may lack the columns ``have_defaults``."""
 
     def __init__(self, opened: Opened, columns: Sequence[Column], have_defaults: frozenset[str]) -> None:
         self._columns, self._have_defaults = tuple(columns), have_defaults
@@ -149,9 +149,9 @@ class _SpanReader:
     def in_order(
         self, kept: KeptParts, progress: Callable[[int, int], None] | None
     ) -> Iterator[tuple[int, SpanValues]]:
-        """Yield the first sample and the values of all spans in their order; threads read ahead of that.
+        """Yield the first sample and the values of all spans in order, while threads read ahead.
 
-        Shards that are ``kept`` are not read, and others are kept when they are finished.
+        ``kept`` replaces the reading of finished shards, and gets newly finished ones.
         """
         index, store = self._opened.index, self._opened.store
         num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
@@ -165,19 +165,19 @@ class _SpanReader:
             nonlocal held_bytes, done_bytes
             span = under_way.popleft()
             if isinstance(span.answer, Future):
-                found = [(span.first_sample, span.answer.result())]
+                values = [(span.first_sample, span.answer.result())]
                 if kept.keeps:
-                    of_shard.extend(found)
+                    of_shard.extend(values)
                 if span.is_last:
                     kept.put(span.shard, of_shard)
                     of_shard.clear()
             else:
-                found = span.answer
+                values = span.answer
             held_bytes -= span.decoded_bytes
             done_bytes += int(new_bytes[span.first_extent : span.end_extent].sum())
             if progress is not None:
                 progress(done_bytes, total_bytes)
-            return found
+            return values
 
         with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-columns") as threads:
             try:
@@ -194,7 +194,7 @@ class _SpanReader:
                         span.answer.cancel()
 
     def _spans(self, kept: KeptParts, threads: ThreadPoolExecutor) -> Iterator[_Span]:
-        """Yield the spans of all shards, each of which a thread begins to read; those of a kept shard as one."""
+        """Yield the spans of all shards while threads begin to read them; a kept shard is one span."""
         index = self._opened.index
         first_extent = index.shard_first_extent.tolist()
         for shard in range(index.num_shards):
@@ -208,7 +208,7 @@ class _SpanReader:
                 yield _Span(shard, read.unit, after, read.first_sample, decoded_bytes, answer, after == end)
 
     def _values(self, read: UnitRead) -> SpanValues:
-        """Read and parse a span, and find the values of all columns in it."""
+        """Read and parse a span, and return the values of all columns in it."""
 
         def where(row: int) -> str:
             return _sample_name(self._opened.index, read.first_sample + row)
@@ -232,17 +232,18 @@ class _SpanReader:
         for column in self._columns:
             if not parts[column.name].kind and read.first_sample == 0 and column.name not in self._have_defaults:
                 refuse_unknown(column, fields, example)
-        return SpanValues([parts[each.name] for each in self._columns], [sources[each.name] for each in self._columns])
+        names = [column.name for column in self._columns]
+        return SpanValues([parts[name] for name in names], [sources[name] for name in names])
 
     def _sparse(self, read: UnitRead) -> Iterator[Sample] | None:
-        """Return the samples of a span with no more than what the columns need, if they are large; else None."""
+        """Return the samples of a span with only the members of the columns, if the samples are large; else None."""
         opened = self._opened
         is_large = read.num_bytes >= _SPARSE_BYTES * read.num_samples and opened.index.sample_bytes is not None
         if not (is_large and opened.store.reads_ahead and opened.format.skips_fields):
             return None
-        return self._wanted_parts(read)
+        return self._wanted_members(read)
 
-    def _wanted_parts(self, read: UnitRead) -> Iterator[Sample]:
+    def _wanted_members(self, read: UnitRead) -> Iterator[Sample]:
         opened = self._opened
         opened.check.check(read.shard)
         reader, whole = opened.store.reader(opened.paths[read.shard]), span_of(opened.index, read)
@@ -252,20 +253,20 @@ class _SpanReader:
         reader.confirm()
 
     def _gathered(self, records: Records, where: Where) -> tuple[dict[str, Part], list[str]]:
-        """Return the parts of those columns that are numbers or texts of a table, and the names of all its fields."""
+        """Return the parts of columns of numbers or texts in a table, and the names of all fields of the table."""
         columns = records.columns() if isinstance(records, ColumnRecords) else None
         if columns is None:
             return {}, []
         kinds, arrays, parts = dict(columns.kinds), columns.by_name(), dict[str, Part]()
         for column in self._columns:
             is_length = column.path not in kinds and column.path.endswith(LENGTH)
-            found = _column_at(column.path.removesuffix(LENGTH) if is_length else column.path, kinds, arrays)
-            if found is None:
+            field = _column_at(column.path.removesuffix(LENGTH) if is_length else column.path, kinds, arrays)
+            if field is None:
                 continue
-            values = field_lengths(*found) if is_length else field_values(*found)
+            values = field_lengths(*field) if is_length else field_values(*field)
             if values is not None:
                 parts[column.name] = part_of_array(values.values, values.missing, values.words, column, where)
-            elif not is_length and (cells := cells_as_list(*found)) is not None:
+            elif not is_length and (cells := cells_as_list(*field)) is not None:
                 parts[column.name] = part_of_values(cells, column, where)
         return parts, list(kinds)
 
@@ -280,7 +281,7 @@ class _SpanReader:
 
 
 def _column_at(path: str, kinds: Mapping[str, Kind], arrays: Mapping[str, Any]) -> tuple[Kind, Any] | None:
-    """Return a column of a table, or one inside a column of structs; None if the table has none there."""
+    """Return a column of a table, or a column inside a column of structs; None if the path leads nowhere."""
     if path in kinds:
         return kinds[path], arrays[path]
     for cut in (at for at, letter in enumerate(path) if letter == "."):
@@ -291,7 +292,7 @@ def _column_at(path: str, kinds: Mapping[str, Kind], arrays: Mapping[str, Any]) 
 
 
 def _reads(index: Index, shard: int, first_extent: int, end_extent: int) -> Iterator[tuple[int, UnitRead]]:
-    """Yield reads of consecutive extents of a shard, each with the number of the extent behind it."""
+    """Yield reads of consecutive extents of a shard, each with the number of the next extent."""
     ends, at = index.extent_end_byte[first_extent:end_extent], first_extent
     decoded = np.concatenate([[0], np.cumsum(index.extent_decoded_bytes[first_extent:end_extent])])
     while at < end_extent:
@@ -306,7 +307,7 @@ def _reads(index: Index, shard: int, first_extent: int, end_extent: int) -> Iter
 
 
 def _fields_of(opened: Opened, columns: Sequence[Column]) -> list[str] | None:
-    """Return the fields that a columnar format must decode for these columns; None for all of them."""
+    """Return the fields that a columnar format must decode for these columns; None for all fields."""
     if not opened.format.has_columns or any(column.path == TOTAL_BYTES for column in columns):
         return None
     heads = opened.index.shard_heads
@@ -316,12 +317,12 @@ def _fields_of(opened: Opened, columns: Sequence[Column]) -> list[str] | None:
         names = {*schema.names, *partition_fields(opened.index.shard_names[first])}
     else:
         names = set(read_sample(opened, 0))
-    found: dict[str, None] = {}
+    fields: dict[str, None] = {}
     for column in columns:
         paths = [column.path, column.path.removesuffix(LENGTH)]
         paths += [path[:at] for path in paths for at, letter in enumerate(path) if letter == "."]
         known = [path for path in paths if path in names]
         if not known:
             return None
-        found |= dict.fromkeys(known)
-    return list(found)
+        fields |= dict.fromkeys(known)
+    return list(fields)

@@ -1,4 +1,4 @@
-"""Parts of columns kept on disk while all samples are read, shard by shard, so that a killed scan can be resumed."""
+"""Parts of columns on disk, kept shard by shard during a scan of all samples, so that a killed scan can continue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from shoal.formats.format_registry import options_of
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.build import SMALL_BYTES, SMALL_REMOTE_BYTES
 from shoal.indexing.opened_dataset import Opened
-from shoal.pipeline.sample_columns.column_parts import Part, SpanValues
+from shoal.pipeline.sample_columns.column_parts import RULE, Part, SpanValues
 from shoal.storage.cache_directory import Scratch, cache_directory
 from shoal.storage.stat_many import stat_all
 
-_RULE = 1  # incremented when columns get other values than before
 _SUFFIX = ".columns"
 _LENGTH_BYTES = 8
 
@@ -28,8 +27,8 @@ _LENGTH_BYTES = 8
 class KeptParts:
     """The finished shards of a scan: values of their spans, each with the id of its first sample.
 
-    Kept are those of large datasets alone, below the cache directory of this machine, until `clear`; with the state of
-    the shard as part of the name, so that one that changed is read again.
+    Only values of large datasets are kept, below the cache directory of this machine, until `clear`. Their names
+    contain the state of the shard, so that a changed shard is read again.
     """
 
     def __init__(self, opened: Opened, columns: Sequence[Column]) -> None:
@@ -38,7 +37,7 @@ class KeptParts:
         small_bytes = SMALL_BYTES if opened.store.reads_ahead else SMALL_REMOTE_BYTES
         if opened.index.num_bytes < small_bytes or opened.index.format == Folder.name:
             return
-        words = [_RULE, opened.index.fingerprint, opened.format.name, options_of(opened.format)]
+        words = [RULE, opened.index.fingerprint, opened.format.name, options_of(opened.format)]
         key = _digest([*words, [[column.name, column.path] for column in columns], opened.paths])
         self._scratch = Scratch(str(Path(cache_directory(), "scans", key)), suffix=_SUFFIX)
         infos = stat_all(opened.paths, opened.store)
@@ -46,11 +45,11 @@ class KeptParts:
 
     @property
     def keeps(self) -> bool:
-        """True if the dataset is large enough."""
+        """True if the dataset is large enough to keep its parts."""
         return self._scratch is not None
 
     def get(self, shard: int) -> list[tuple[int, SpanValues]] | None:
-        """Return the spans of a shard; None if they were not kept."""
+        """Return the spans of a shard; None if they are not kept."""
         data = None if self._scratch is None else self._scratch.get(self._names[shard])
         return None if data is None else _decoded(data)
 
@@ -60,7 +59,7 @@ class KeptParts:
             self._scratch.put(self._names[shard], _encoded(spans))
 
     def clear(self) -> None:
-        """Remove all that was kept."""
+        """Remove all kept parts."""
         if self._scratch is not None:
             self._scratch.clear()
 
@@ -87,12 +86,12 @@ def _decoded(data: memoryview) -> list[tuple[int, SpanValues]]:
     at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     spans = []
     for first_sample, sources, parts in json.loads(bytes(data[_LENGTH_BYTES:at])):
-        found = []
+        span_parts = []
         for kind, words, first, dtype, num_values, num_missing in parts:
             values = np.frombuffer(bytes(data[at : at + num_values * np.dtype(dtype).itemsize]), dtype)
             at += values.nbytes
             missing = np.frombuffer(bytes(data[at : at + 8 * num_missing]), np.int64)
             at += missing.nbytes
-            found.append(Part(kind, values, words, missing, first))
-        spans.append((first_sample, SpanValues(found, sources)))
+            span_parts.append(Part(kind, values, words, missing, first))
+        spans.append((first_sample, SpanValues(span_parts, sources)))
     return spans

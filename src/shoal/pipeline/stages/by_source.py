@@ -1,4 +1,4 @@
-"""Stages of a mixture: each source has stages of its own, a name, and perhaps values for fields that it lacks."""
+"""Stages of a mixture: each source has stages of its own, a name, and perhaps values for missing fields."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shoal.pipeline.stages.stage import DROPPED, Stage, in_epoch
 from shoal.pipeline.stages.with_ids import WithIds
 
 NONE = "none"
-"""What `shoal.mix` takes as ``missing`` for None in place of the fields that a source lacks."""
+"""The value of ``missing`` in `shoal.mix` that puts None in place of missing fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class BySource(Stage):
     """A stage that runs a sample of a mixture through the stages of its own source, and adds ``__source__``.
 
-    ``first_ids`` are the first sample id of each source, ascending; ``names`` and ``stages`` are those of each.
-    ``missing`` is what `shoal.mix` was told of fields that a source lacks.
+    ``names``, ``first_ids`` (ascending) and ``stages`` have an entry for each source. ``missing`` is the argument of
+    `shoal.mix` for fields that a source lacks.
     """
 
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ class BySource(Stage):
 
     @property
     def refuses_missing(self) -> bool:  # type: ignore[override]
-        """True if `shoal.mix` was told nothing about all missing fields."""
+        """True unless `shoal.mix` got ``missing="none"``."""
         return self.missing != NONE
 
     def in_epoch(self, epoch: int) -> BySource:
@@ -66,43 +66,43 @@ class BySource(Stage):
 
     @property
     def takes_columns(self) -> bool:
-        """True if the stages of all sources do; ids are added to columns of whole batches alone."""
-        return all(each.takes_columns and not isinstance(each, WithIds) for own in self.stages for each in own)
+        """True if the stages of all sources take columns; only columns of whole batches get ids."""
+        return all(stage.takes_columns and not isinstance(stage, WithIds) for own in self.stages for stage in own)
 
     @property
     def on_batch_columns(self) -> NameSources:
-        """The stage that adds ``__source__`` alone."""
+        """The stage that adds only ``__source__``."""
         return NameSources(np.array(self.names, dtype=object), np.array(self.first_ids, dtype=np.int64))
 
     def unfiltered(self) -> tuple[Stage, ...]:
         """Return this stage without the filters of sources."""
-        kept = tuple(tuple(left for each in own for left in each.unfiltered()) for own in self.stages)
+        kept = tuple(tuple(left for stage in own for left in stage.unfiltered()) for own in self.stages)
         return (replace(self, stages=kept),)
 
     def counting(self, count: Callable[[int], None]) -> BySource:
         """Return this stage with the tokens of all sources counted."""
-        return replace(self, stages=tuple(tuple(each.counting(count) for each in own) for own in self.stages))
+        return replace(self, stages=tuple(tuple(stage.counting(count) for stage in own) for own in self.stages))
 
 
 @dataclass(frozen=True, slots=True)
 class NameSource(Stage):
-    """A stage that adds the name of its source to a sample; within a nested mixture, that of its dataset there."""
+    """A stage that adds the name of its source to a sample; in a nested mixture, the name of the inner dataset."""
 
     name: str
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """Return the sample with the field ``__source__``; refuse one that has such a field of its own."""
+        """Return the sample with ``__source__``; `UsageError` if a stored field has that name."""
         if not isinstance(sample, Mapping):
             return sample
         if "__source__" in sample and "/" not in self.name:
-            msg = f"samples of {self.name!r} have a field '__source__', by which a mixture names sources"
+            msg = f"samples of {self.name!r} have a field '__source__', the name that a mixture gives to its sources"
             raise UsageError(msg, hint='.rename(origin="__source__") on that source, before mix()')
         return {**sample, "__source__": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class FillMissing(Stage):
-    """A stage that gives a value to each of some fields that a sample lacks."""
+    """A stage that gives values to fields that a sample lacks."""
 
     values: Mapping[str, Any]
 
@@ -132,7 +132,7 @@ class NameSources(Stage):
         return "the names of sources"
 
     def __call__(self, sample: Any, sample_id: Any) -> Any:
-        """Return the sample, or the columns, with ``__source__``; refuse a field of that name as `NameSource` does."""
+        """Return the sample or the columns with ``__source__``; `UsageError` if a stored field has that name."""
         names = self.names[np.searchsorted(self.first_ids, sample_id, side="right") - 1]
         if not isinstance(sample_id, np.ndarray):
             return NameSource(names)(sample, sample_id)

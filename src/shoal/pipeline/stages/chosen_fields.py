@@ -1,7 +1,7 @@
 """Stages that choose and rename fields, by name or by a path into a nested field.
 
-A path is written as in columns of an index: ``document.body`` is the value ``body`` inside the field ``document``, a
-dict or JSON text. A field of exactly that name comes first.
+The path ``document.body`` is the value ``body`` inside the field ``document``, a dict or JSON text, as in the columns
+of an index. A field of exactly that name comes first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Rename(Stage):
-    """A stage that renames fields: ``new`` takes the value of the first of several old names that exists."""
+    """A stage that renames fields: a new name takes the value of the first old name that exists."""
 
     names: Mapping[str, str]
 
     @classmethod
-    def asked(cls, names: Mapping[str, Any]) -> Rename:
+    def of(cls, names: Mapping[str, Any]) -> Rename:
         """Return the stage for the arguments of `Dataset.rename`."""
         hint = "rename(new='old'), and alternatives are separated by ';'"
         return cls({new: as_text(f"rename({new}=)", old, hint=hint) for new, old in names.items()})
@@ -40,10 +40,7 @@ class Rename(Stage):
         return not have_paths(self.names.values())
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """Return the sample with fields renamed; an old name may list alternatives with ";".
-
-        A value at a path gets a field of its own, and the field that holds the value stays.
-        """
+        """Return the sample with renamed fields; a value at a path gets a field, and the outer field stays."""
         fields = fields_of(sample, "rename()")
         values = {new: value_at(fields, old, "rename()") for new, old in self.names.items()}
         used = {name for old in self.names.values() if (name := field_named(fields, old)) is not None}
@@ -51,7 +48,7 @@ class Rename(Stage):
         return renamed | values
 
 
-class _OfNames(Stage):
+class _FieldsStage(Stage):
     """A stage that takes the values of some fields."""
 
     __slots__ = ()
@@ -65,7 +62,7 @@ class _OfNames(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class SelectColumns(_OfNames):
+class SelectColumns(_FieldsStage):
     """A stage that keeps only some fields."""
 
     names: tuple[str, ...]
@@ -74,13 +71,13 @@ class SelectColumns(_OfNames):
         return f"columns({', '.join(map(repr, self.names))})"
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """Return the sample with these fields alone, in this order; a value at a path is named by the path."""
+        """Return the sample with only these fields, in this order; a path names its value."""
         fields = fields_of(sample, "columns()")
         return {name: value_at(fields, name, "columns()") for name in self.names}
 
 
 @dataclass(frozen=True, slots=True)
-class ToTuple(_OfNames):
+class ToTuple(_FieldsStage):
     """A stage that turns the values of some fields into a tuple."""
 
     names: tuple[str, ...]
@@ -96,22 +93,19 @@ class ToTuple(_OfNames):
 
 def fields_of(sample: Any, verb: str) -> Mapping[str, Any]:
     """Return the fields of a sample; `UsageError` if the sample is not a dict."""
-    if type(sample) is not dict and not isinstance(sample, Mapping):  # the latter takes 0.3 us
+    if type(sample) is not dict and not isinstance(sample, Mapping):  # isinstance takes 0.3 us
         msg = f"{verb} needs samples that are dicts; got {type(sample).__name__}"
         raise UsageError(msg, hint=f"call {verb} before a map() or to_tuple() that turns samples into something else")
     return sample
 
 
 def field_named(fields: Mapping[str, Any], names: str) -> str | None:
-    """Return the first of the alternatives, separated by ";", that is a field."""
+    """Return the first name that is a field; ";" separates alternative names."""
     return next((name for name in names.split(";") if name in fields), None)
 
 
 def value_at(fields: Mapping[str, Any], names: str, verb: str) -> Any:
-    """Return the value of the first alternative that is a field, else of the first that is a path to a value.
-
-    Raises `UsageError` if there is none.
-    """
+    """Return the value of the first alternative that is a field, else of the first path; `UsageError` if none."""
     if (name := field_named(fields, names)) is not None:
         return fields[name]
     for path in filter(is_path, names.split(";")):
@@ -129,14 +123,14 @@ def is_path(name: str) -> bool:
 
 
 def have_paths(names: Iterable[str]) -> bool:
-    """Return True if any of these names, or an alternative, may lead into a field."""
+    """Return True if any of these names may lead into a field."""
     return any(map(is_path, names))
 
 
 def without_value(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields without the value of a field or at a path.
+    """Return the fields without the value of a field or path.
 
-    A dict that holds nothing else goes, too. JSON text that holds the value stays as it is.
+    A dict that becomes empty is removed as well. JSON text that holds the value stays.
     """
     if name in fields:
         return {other: value for other, value in fields.items() if other != name}

@@ -1,4 +1,4 @@
-"""The stage that decodes bytes by the suffix of their field."""
+"""The stage that decodes bytes by the suffix of their field's name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FEATURES = ("hf", "hf-names")
 """Decoders that follow the column features of Hugging Face."""
 
 NO_DAMAGE = (MemoryError, ImportError, NameError, ConnectionError, TimeoutError, ShoalError)
-"""Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a bug in the decoder, a
-failed connection; and shoal's own errors."""
+"""Errors of a decoder that do not show damage: a lack of memory, a missing library, a bug in the decoder, a failed
+connection, and shoal's own errors."""
 
 _MOST_NAMES = 1 << 10  # lists of fields whose decoders are cached
 
@@ -36,10 +36,10 @@ def _checked_spec(spec: Any) -> Any:
 class Decode(Stage):
     """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
 
-    ``specs`` are names of decoders ("pil", "rgb8", "audio", ...) or mappings from suffix to function; later ones win.
-    Values that are not bytes, and fields of unknown suffix, stay as they are. ``features`` are those that Hugging Face
-    describes, if "hf" or "hf-names" is among the specs: these fields are decoded by their full names. ``size`` is a
-    height and a width of all images, or one number for both.
+    ``specs`` are names of decoders ("pil", "rgb8", "audio", ...) or mappings from suffix to function; later specs win.
+    Values that are not bytes, and fields of unknown suffix, stay unchanged. ``features`` are Hugging Face's column
+    features for the specs "hf" and "hf-names", which decode these fields by full name. ``size`` is the height and width
+    of all images, or one number for both.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Decode(Stage):
                 msg, hint=meant + 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
             )
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
-        self._given: dict[str, Decoder] = {}
+        self._functions: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
         for spec in specs:
             if isinstance(spec, str) and spec in FEATURES:
@@ -68,35 +68,35 @@ class Decode(Stage):
             elif isinstance(spec, str):
                 named = decoders_of(spec, size=self._size)
                 self._decoders |= named
-                self._given = {suffix: given for suffix, given in self._given.items() if suffix not in named}
+                self._functions = {suffix: call for suffix, call in self._functions.items() if suffix not in named}
             else:
                 self._decoders |= spec
-                self._given |= spec
+                self._functions |= spec
         self._by_names: dict[tuple[Any, ...], tuple[tuple[str, Decoder], ...]] = {}
 
     @property
     def has_functions(self) -> bool:
-        """True if it calls functions of the user."""
+        """True if this stage calls functions of the user."""
         return any(not isinstance(spec, str) for spec in self._specs)
 
     @property
     def has_media(self) -> bool:
-        """True if it decodes images, audio or video, which releases the interpreter's lock."""
+        """True if this stage decodes images, audio or video, and thus releases the interpreter's lock."""
         return any(isinstance(spec, str) for spec in self._specs)
 
     def blames_data(self, error: Exception) -> bool:
-        """Return True unless the error says nothing about the data."""
+        """Return True unless the error is among `NO_DAMAGE`."""
         return not isinstance(error, NO_DAMAGE)
 
     def __repr__(self) -> str:
-        given = [*map(repr, self._specs), *([] if self._size is None else [f"size={self._size}"])]
-        return f"decode({', '.join(given)})"
+        arguments = [*map(repr, self._specs), *([] if self._size is None else [f"size={self._size}"])]
+        return f"decode({', '.join(arguments)})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _decode, (self._specs, self._allow_pickle, self._features, self._size)
 
     def __call__(self, sample: Any, _: int) -> Any:
-        """Return the sample with its fields decoded."""
+        """Return the sample with decoded fields."""
         fields = fields_of(sample, "decode()")
         names, decoded = tuple(fields), dict(fields)
         for name, decoder in self._by_names.get(names) or self._decoders_of(names):
@@ -121,17 +121,17 @@ class Decode(Stage):
         return decoded
 
     def _decoders_of(self, names: tuple[Any, ...]) -> tuple[tuple[str, Decoder], ...]:
-        """Return the fields that are decoded, of samples with these fields, and how."""
+        """Return the decoded fields of samples with these fields, each with its decoder; cached."""
         known = (name for name in names if isinstance(name, str))
         pairs = ((name, self._of_features.get(name) or decoder_for(name, self._decoders)) for name in known)
-        found = tuple((name, decoder) for name, decoder in pairs if decoder is not None)
+        decoders = tuple((name, decoder) for name, decoder in pairs if decoder is not None)
         if len(self._by_names) < _MOST_NAMES:
-            self._by_names[names] = found
-        return found
+            self._by_names[names] = decoders
+        return decoders
 
     def _is_own(self, name: str) -> bool:
         """True if no user function decodes this field."""
-        return name in self._of_features or decoder_for(name, self._given) is None
+        return name in self._of_features or decoder_for(name, self._functions) is None
 
 
 def _decode(

@@ -1,12 +1,18 @@
-"""Stages that call a function of the user: one maps samples, the other filters them."""
+"""Stages that call a function of the user: to map samples, perhaps with random numbers, or to filter them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shoal.order.seeds import check_seed, generator, key
 from shoal.pipeline.stages.stage import DROPPED, Stage, check_callable, each_stage, name_of
+from shoal.pipeline.tensors import torch_generator
+
+GENERATORS = ("numpy", "torch")
+"""Libraries of the generators for `SeededMap`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +33,45 @@ class Map(Stage):
 
 
 @dataclass(frozen=True, slots=True)
+class SeededMap(Stage):
+    """A stage that calls ``function(sample, rng)`` with a generator keyed by the seed, the epoch and the sample id.
+
+    A sample of an epoch gets the same random numbers on any machine. `seeded` replaces a ``seed`` of None by the seed
+    of the order, and numbers these stages, so that each draws other numbers. Ids are counted from ``first_id``.
+    """
+
+    function: Callable[..., Any]
+    seed: int | None = None
+    library: str = "numpy"
+    epoch: int = 0
+    first_id: int = 0
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        check_callable("map()", self.function)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], seed: bool | int, library: str) -> SeededMap:  # noqa: FBT001
+        """Return the stage for ``seed``: a number, or True for the seed of the order."""
+        return cls(function, None if seed is True else check_seed(seed), library)
+
+    def __repr__(self) -> str:
+        return f"map({name_of(self.function)})"
+
+    def in_epoch(self, epoch: int) -> SeededMap:
+        """Return this stage for one epoch."""
+        return replace(self, epoch=epoch)
+
+    def __call__(self, sample: Any, sample_id: int) -> Any:
+        """Return the result of the function."""
+        words = (sample_id - self.first_id, self.number)
+        word = key(self.seed or 0, self.epoch, "map", *(words if self.number else words[:1]))
+        return self.function(sample, generator(word) if self.library == "numpy" else torch_generator(word))
+
+
+@dataclass(frozen=True, slots=True)
 class Filter(Stage):
-    """A stage that keeps only samples for which a function is true."""
+    """A stage that drops samples if a function is false; ``refill`` fills batches up with further samples."""
 
     function: Callable[[Any], Any]
 
@@ -50,3 +93,14 @@ class Filter(Stage):
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
     """Yield the filters among stages, the filters of each part included."""
     return (stage for stage in each_stage(stages) if isinstance(stage, Filter))
+
+
+def seeded(stages: Iterable[Stage], seed: int, *, first_number: int = 0) -> tuple[Stage, ...]:
+    """Return the stages; those without a seed get the seed of the order, and numbers from ``first_number`` on."""
+    numbers = itertools.count(first_number)
+    return tuple(
+        replace(stage, seed=seed, number=next(numbers))
+        if isinstance(stage, SeededMap) and stage.seed is None
+        else stage
+        for stage in stages
+    )

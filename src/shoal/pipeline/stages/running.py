@@ -1,4 +1,4 @@
-"""Running a sample through its stages: what errors say of the sample, and which errors mean that it is damaged."""
+"""The run of a sample through its stages: errors name the sample, and some errors mean that it is damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.reading.checks.damaged_samples import Damaged
 
 
 class DecodeError(Exception):
-    """An error of a stage of one part, for which the data of that part is to blame."""
+    """An error that damaged data caused in a stage of one source."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -21,10 +21,7 @@ class DecodeError(Exception):
 
 
 class FieldError(Exception):
-    """A field that shoal's own decoders cannot decode; its cause is their error.
-
-    ``otherwise`` is what can be done about it but to leave the sample out.
-    """
+    """A field that shoal's decoders cannot decode; its cause is the decoder's error. ``otherwise`` is a second hint."""
 
     def __init__(self, field: str, otherwise: str) -> None:
         super().__init__(field)
@@ -40,15 +37,15 @@ def run_stages(
     forgiving: bool = False,
     name: Callable[[], str] | None = None,
 ) -> Any:
-    """Run a sample through all stages; return it or `DROPPED`. Errors of a stage name the sample and its location.
+    """Run a sample through all stages; return the result or `DROPPED`. Errors of a stage name the sample and its place.
 
-    ``index`` is that of the dataset, if the sample belongs to one; else ``name`` says what errors call it. With
-    ``forgiving``, a sample that `Decode` cannot decode becomes `Damaged`; no other error is taken for damage.
+    ``index`` is the index of the dataset; ``name`` names samples that belong to no dataset. If ``forgiving``, a sample
+    with damage (`Stage.blames_data`) becomes `Damaged`.
 
     Raises
     ------
     ShardError
-        One of shoal's own decoders cannot decode a field. Errors of user functions are raised as they are.
+        One of shoal's own decoders cannot decode a field. Errors of user functions are raised unchanged.
     """
     if type(sample) is Damaged:
         return sample
@@ -80,22 +77,16 @@ def _undecodable(
     bad: FieldError, sample_id: int, index: SampleIndex | None, name: Callable[[], str] | None
 ) -> ShardError:
     cause = bad.__cause__
-    called = f"the sample with id {sample_id}" if name is None else name()
-    msg = f"{bad} of {called} cannot be decoded: {type(cause).__name__}: {cause}"
-    hint = f"{SKIP_HINT}; {bad.otherwise}"
-    shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
-    return ShardError(msg, shard=shard, byte=byte, hint=hint)
-
-
-def _place(sample_id: int, index: SampleIndex | None) -> tuple[str, int] | None:
-    """Return the shard of a sample, and the byte at which it begins, or its extent if no more is known."""
-    return None if index is None else index.place(sample_id)[:2]
+    sample = f"the sample with id {sample_id}" if name is None else name()
+    msg = f"{bad} of {sample} cannot be decoded: {type(cause).__name__}: {cause}"
+    shard, byte = ("a sample of no dataset", None) if index is None else index.place(sample_id)[:2]
+    return ShardError(msg, shard=shard, byte=byte, hint=f"{SKIP_HINT}; {bad.otherwise}")
 
 
 def _named(sample_id: int, index: SampleIndex | None, name: Callable[[], str] | None) -> str:
-    """Return a sample in words."""
     if name is not None:
         return name()
-    place = _place(sample_id, index)
-    where = "" if place is None else f", which begins at byte {place[1]} of {place[0]}"
-    return f"the sample with id {sample_id}{where}"
+    if index is None:
+        return f"the sample with id {sample_id}"
+    shard, byte, _ = index.place(sample_id)
+    return f"the sample with id {sample_id}, which begins at byte {byte} of {shard}"

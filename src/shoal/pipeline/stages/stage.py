@@ -13,7 +13,7 @@ DROPPED = object()
 
 
 class Stage(ABC):
-    """One processing step of a sample. A subclass needs `__call__`; the rest has defaults for a step of any sample."""
+    """One processing step of a sample. A subclass needs `__call__`; the rest has defaults."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ class Stage(ABC):
     """The stages of each part of a join of datasets; empty if all samples go through this one."""
 
     refuses_missing = False
-    """True if samples that lack a field which others have are refused."""
+    """True if a source may not lack a field of another source."""
 
     @abstractmethod
     def __call__(self, sample: Any, sample_id: Any, /) -> Any:
@@ -32,21 +32,21 @@ class Stage(ABC):
         return self
 
     def unfiltered(self) -> tuple[Stage, ...]:
-        """Return the stages in place of this one if no sample is dropped: none for a filter."""
+        """Return this stage without filters: no stage for a filter."""
         return (self,)
 
     def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002
-        """Return this stage with ``count`` called with the number of tokens of each sample that the stage tokenizes."""
+        """Return this stage with ``count``, a callback for the number of tokens of each sample."""
         return self
 
     @property
     def takes_columns(self) -> bool:
-        """True if this stage does to the columns of a batch what it does to samples."""
+        """True if this stage processes the columns of a batch like samples."""
         return False
 
     @property
     def on_batch_columns(self) -> Stage:
-        """The stage to run on gathered columns, once `own_stages` have run."""
+        """The stage to run on gathered columns, after `own_stages`."""
         return self
 
     def blames_data(self, error: Exception) -> bool:  # noqa: ARG002
@@ -71,7 +71,7 @@ def stages_of(stages: tuple[Stage, ...], part: int) -> tuple[Stage, ...]:
 
 
 def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
-    """Yield the stages, with the stages of each part in place of the stage that runs them."""
+    """Yield the stages; the stages of each part replace the stage that runs them."""
     for stage in stages:
         if not stage.own_stages:
             yield stage
@@ -80,7 +80,7 @@ def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
 
 
 def check_callable(verb: str, function: object) -> None:
-    """Raise `UsageError` unless a verb was given a function."""
+    """Raise `UsageError` unless the argument of a verb is a function."""
     if not callable(function):
         raise UsageError(f"{verb} takes a function; got {function!r}")
 

@@ -1,4 +1,4 @@
-"""Tokenising: a stage that turns the text of a sample into the numbers of a fast tokenizer."""
+"""The stage that turns the text of a sample into the token numbers of a fast tokenizer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT_FIELD = "num_tokens"
 """Field with the number of tokens of a sample."""
 
 TOKENIZERS = "tokenizers"
-"""Entry of the metadata of an index: identities of the tokenizers that made its tokens."""
+"""Metadata key of an index for the identities of the tokenizers that made its tokens."""
 
 _DIGEST_BYTES = 16
 _IDENTITY_BYTES = 8
@@ -38,18 +38,11 @@ _FIELD_HINT = "name the field or path of the text: text_field= of repack(), fiel
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
-    """A tokenizer: a file that each process reads once, or an object whose text is sent to each process.
+    """A tokenizer: a file that each process reads once, or an object that travels to each process as text.
 
-    Parameters
-    ----------
-    name
-        The path or URL of the file, or the class of the object.
-    digest
-        Digest of the tokenizer's text, so that processes on several machines use the same tokenizer.
-    text
-        Text of the object, as ``to_str()`` gives it; None for a file.
-    identity
-        Digest of the tokenizer's JSON without layout, truncation and padding: the same for a file and its object.
+    ``name`` is the path or URL of the file, or the class of the object. ``digest`` of the text makes sure that all
+    machines use the same tokenizer. ``text`` is the result of the object's ``to_str()``; None for a file. ``identity``
+    is a digest of the JSON without layout, truncation and padding: the same for a file and its object.
     """
 
     name: str
@@ -78,7 +71,7 @@ class Tokenize(Stage):
     to
         Field of the tokens.
     is_dry
-        Give each sample one token, 0, instead of its own: types without the work.
+        Replace each text by one token, 0: types without the work.
     count
         Called with the number of tokens of each sample, perhaps by several threads at a time.
     """
@@ -91,7 +84,7 @@ class Tokenize(Stage):
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """All that the tokens follow from, wherever the file lies."""
+        """The inputs that determine the tokens; the file's location is not one of them."""
         return self.digest, self.field, self.to
 
     @property
@@ -100,7 +93,7 @@ class Tokenize(Stage):
         return self.source.digest
 
     def counting(self, count: Callable[[int], None]) -> Tokenize:
-        """Return this stage with the tokens of each sample counted."""
+        """Return this stage with a callback for the number of tokens of each sample."""
         return replace(self, count=count)
 
     def __repr__(self) -> str:
@@ -134,11 +127,11 @@ class Tokenize(Stage):
             msg = f"{self!r} needs text in the field {self.field!r}, and got {type(text).__name__}"
             raise UsageError(msg, hint=_FIELD_HINT)
         encoder = _loaded(self.source)
-        # A batch of one: encode() keeps the interpreter's lock, and takes a third longer for offsets that nobody asks
-        # for. Of a batch of many, with one thread each, every text takes as long as alone.
+        # A batch of one text: encode() keeps the interpreter's lock, and takes a third longer for unused offsets. In a
+        # batch of many texts, with one thread each, every text takes as long as alone.
         try:
             tokens = [0] if self.is_dry else encoder.encode_batch_fast([text])[0].ids
-        except TypeError:  # which says nothing about the text
+        except TypeError:  # its message does not name the text
             self._refuse_half_characters(text)
             raise
         return np.array(tokens, dtype=_kind(encoder))
@@ -153,18 +146,10 @@ class Tokenize(Stage):
 
 
 def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Tokenize:
-    """Return the stage of a tokenizer, which is read and checked.
+    """Read and check a tokenizer, and return its stage.
 
-    Parameters
-    ----------
-    tokenizer
-        A ``tokenizer.json`` as the `tokenizers` library writes it: a local path or a URL; a `tokenizers.Tokenizer`; or
-        a fast tokenizer of `transformers`.
-
-    Raises
-    ------
-    UsageError
-        There is no such file, it is not a tokenizer, or the `tokenizers` library is not installed.
+    ``tokenizer`` is the path or URL of a ``tokenizer.json``, a `tokenizers.Tokenizer`, or a fast tokenizer of
+    `transformers`. Raises `UsageError` if the file is missing or no tokenizer, or `tokenizers` is not installed.
     """
     stage = Tokenize(_source(tokenizer), as_text("tokenize(field=)", field), as_text("tokenize(to=)", to))
     _loaded(stage.source)
@@ -172,17 +157,17 @@ def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") ->
 
 
 def tokenizers_of(stages: tuple[Stage, ...], indexes: Mapping[str, Index | None]) -> dict[str, tuple[str, ...]]:
-    """Return the identities of the tokenizers of each source: those of its stages, and of its shards with tokens.
+    """Return the identities of the tokenizers in the stages and in the stored tokens of each source.
 
-    ``indexes`` are those of the sources by name, in the order of their stages; None where there is none yet.
+    ``indexes`` has the index of each source by name, in the order of their stages; None for one that is not built yet.
     """
-    found = {}
+    tokenizers = {}
     for number, (name, index) in enumerate(indexes.items()):
         stored = [] if index is None else index.metadata.get(TOKENIZERS, ())
         own = [stage for stage in stages_of(stages, number) if isinstance(stage, Tokenize)]
         if identities := tuple(dict.fromkeys([*map(str, stored), *(stage.source.identity for stage in own)])):
-            found[name] = identities
-    return found
+            tokenizers[name] = identities
+    return tokenizers
 
 
 def _source(tokenizer: Any) -> TokenizerSource:
@@ -204,8 +189,8 @@ def _source(tokenizer: Any) -> TokenizerSource:
 
 @lru_cache(maxsize=4)
 def _loaded(source: TokenizerSource) -> Any:
-    # One thread each: threads and processes of shoal already share the processors, and the library's own pool would not
-    # outlive a fork.
+    # The library gets one thread: shoal's threads and processes already use all processors, and its own pool does not
+    # survive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415  # optional
@@ -246,7 +231,7 @@ def _identity(data: bytes) -> str:
     try:
         parts = json.loads(data)
     except ValueError:
-        return _digest(data)  # no tokenizer, which loading it says
+        return _digest(data)  # no tokenizer: loading it raises
     if isinstance(parts, dict):
         parts = {name: value for name, value in parts.items() if name not in ("truncation", "padding")}
     text = json.dumps(parts, sort_keys=True)

@@ -32,7 +32,7 @@ class WithIds(Stage):
         return replace(self, epoch=epoch)
 
     def __call__(self, sample: Any, sample_id: Any) -> Any:
-        """Add both to a sample, or to columns with an id for each row; refuse existing fields of these names."""
+        """Add both to a sample, or to columns with an id for each row; `UsageError` if a field has such a name."""
         fields = fields_of(sample, "with_ids()")
         if self.first_id:
             sample_id = sample_id - self.first_id  # an array of ids must not change
@@ -40,7 +40,7 @@ class WithIds(Stage):
         added: dict[str, Any] = {"__id__": sample_id, "__epoch__": epoch}
         has_id = "__id__" in fields
         for name, value in added.items():
-            # A stored field that happens to be right in epoch 0 is refused in epoch 0 already, not only in epoch 1.
+            # A stored __epoch__ that equals epoch 0 is refused in epoch 0 already, not only in epoch 1.
             if name in fields and not (has_id and np.array_equal(fields[name], value)):
                 msg = f"with_ids() adds {name!r}, and the samples have a field of that name"
                 hint = f'.rename(own_{name.strip("_")}="{name}") before with_ids() keeps it under another name'

@@ -70,7 +70,7 @@ class BatchContext:
         threaded = self.pipeline.threaded
         stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
         if self.quarantine is not None:
-            return partial(self.quarantine.made, stages)
+            return partial(self.quarantine.run, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, cast
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_dataset import OpenedMixture
 from shoal.pipeline.stages.by_source import BySource, FillMissing, NameSource
-from shoal.pipeline.stages.seeded_map import SeededMap
+from shoal.pipeline.stages.map_and_filter import SeededMap
 from shoal.pipeline.stages.stage import Stage, stages_of
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest

@@ -15,7 +15,6 @@ from shoal.order.sampling.copies import Turns
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
 from shoal.quality.expected_quality import GrowingQuality, ShuffleQuality
-from shoal.quality.expected_quality import GrowingQuality
 from shoal.quality.metrics import (
     check_correlation,
     chunk_correlation,

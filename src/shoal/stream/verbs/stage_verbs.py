@@ -11,8 +11,7 @@ from shoal.formats.decoding.decoders import Decoder
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import FEATURES, Decode
-from shoal.pipeline.stages.map_and_filter import Filter, Map
-from shoal.pipeline.stages.seeded_map import GENERATORS, SeededMap
+from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.pipeline.stages.with_ids import WithIds
@@ -36,7 +35,7 @@ class StageVerbs(LengthVerbs):
         as_choice("map(generator=)", generator, GENERATORS)
         if seed is False:
             return self._then(Map(function), "map()", takes_batches=True)
-        return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
+        return self._then(SeededMap.of(function, seed, generator), "map(seed=)")
 
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
         """Keep a sample only if the function returns true; if columns of the index decide, prefer `select`.
@@ -118,7 +117,7 @@ class StageVerbs(LengthVerbs):
 
         A path (``document.body``) takes a value from inside a field, a dict or JSON text; the field stays as it is.
         """
-        return self._then(Rename.asked(names), "rename()")
+        return self._then(Rename.of(names), "rename()")
 
     def columns(self, *names: str) -> Self:
         """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others.
@@ -147,7 +146,7 @@ class StageVerbs(LengthVerbs):
         the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
         `map` before `batch` get samples as they are stored.
         """
-        return type(self)(replace(self.stream.spec, formatting=Formatting.asked(name)))
+        return type(self)(replace(self.stream.spec, formatting=Formatting.named(name)))
 
     def _then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> Self:
         return type(self)(self.stream.spec.then(stage, verb, takes_batches=takes_batches))
