@@ -58,7 +58,7 @@ def test_damage_by_shard_byte_and_key(data: Path, calls: Calls) -> None:
     damage(data / "train-000001.tar", 512)
     text = calls.text("verify", data, code=1)
     assert (
-        "train-000001.tar, byte 0: checksum: the bytes differ from those indexed, by their checksum; sample 50 (0050)"
+        "train-000001.tar, byte 0: checksum: the bytes differ from the indexed bytes, by their checksum; sample 50 (0050)"
         in text
     )
     found = json.loads(calls.text("verify", data, "--json", code=1))

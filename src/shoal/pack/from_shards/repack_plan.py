@@ -172,7 +172,7 @@ def _schema(
 class SpanUnits(Units):
     """Units of a repacking: each new shard has a span of the samples of ``source``.
 
-    ``copies``, shape (num_samples,), is None if no sample comes twice.
+    ``copies``, shape (num_samples,), has copy numbers; None if no sample is repeated.
     """
 
     reader: SpanReader

@@ -1,4 +1,4 @@
-"""Settings of a repacking, and what follows from them and the index of the source: order, sizes, identity."""
+"""Settings of a repacking, and their consequences for the source: order, sizes, identity."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ MIX_MEMORY_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RepackRequest(ShardRequest):
-    """Arguments of `repack`; a format of None is that of the source.
+    """Arguments of `repack`; a format of None means the format of the source.
 
-    ``selected`` are the samples of the source that take part, None for all; ``stages`` process each before it is
-    decoded or tokenized.
+    ``selected`` has the source's samples that take part, None for all; ``stages`` process them before decoding and
+    tokenizing.
     """
 
     mix: bool = False
@@ -56,7 +56,7 @@ class RepackRequest(ShardRequest):
 
     @property
     def keeps_fields(self) -> bool:
-        """True if samples are written with the fields that they are stored with."""
+        """True if samples are written with their stored fields."""
         return not self.stages and not self.decode and self.tokenize is None
 
     @property
@@ -72,7 +72,7 @@ def refuse_partial(opened: Opened) -> None:
     index = opened.index
     if not index.num_samples:
         msg = f"{counted(index.num_shards, 'shard')} without a single sample"
-        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+        raise UsageError(msg, hint="`shoal info` shows the contents that are no samples")
     if opened.stored is not None:
         excluded = index.num_samples - len(opened.stored)
         msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
@@ -80,7 +80,7 @@ def refuse_partial(opened: Opened) -> None:
 
 
 def format_like(index: Index) -> str:
-    """Return the format of the source if it can be written; single files go into tar, as in `shoal.pack.pack`."""
+    """Return the format of the source if it can be written; files of a folder go into tar, as in `shoal.pack.pack`."""
     if index.format == "folder":
         return "tar"
     if index.format not in WRITTEN_FORMATS:
@@ -91,7 +91,7 @@ def format_like(index: Index) -> str:
 
 
 def reading_spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
-    """Return how the source is read: with all checksums compared, and each sample with its id."""
+    """Return the spec for reading the source: all checksums are compared, and each sample comes with its id."""
     decode: tuple[Stage, ...] = (Decode(()),) if request.decode else ()
     tokenize = () if request.tokenize is None else (request.tokenize,)
     stages: tuple[Stage, ...] = (*request.stages, *decode, *tokenize, Numbered())
@@ -101,7 +101,7 @@ def reading_spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) 
 
 
 def order_of_source(index: Index, request: RepackRequest, selection: Selection) -> ResolvedOrder:
-    """Return the order in which samples are written; the memory of a mixing pass is its window."""
+    """Return the order of the written samples; the memory of a mixing pass is its window."""
     chosen: dict[str, Any] = {"stored": selection.stored, "sampling": selection.sampling}
     if not request.mix:
         return ResolvedOrder(index, OrderRequest(order=Sequential()), **chosen)
@@ -117,9 +117,9 @@ def order_of_source(index: Index, request: RepackRequest, selection: Selection) 
 
 
 def selection_of(opened: Opened, request: RepackRequest, progress: Progress | None) -> Selection:
-    """Return the samples that are repacked, and how often; for dedup, the samples are read, or the headers of tars.
+    """Return the selection of samples; dedup reads the samples, or the headers of tars.
 
-    Raises `UsageError` if there is no column or class of a name, and `ShardError` if a sample that is read is damaged.
+    Raises `UsageError` if there is no column or class of a name, and `ShardError` if a sample is damaged.
     """
     check_dedup(request.dedup)
     index, selected = opened.index, Selection(request.selected)
@@ -143,8 +143,8 @@ def record_bytes_of(index: Index) -> NDArray[np.int64]:
     """Return the bytes of each sample, or its share of an extent if samples have no sizes of their own."""
     if index.sample_bytes is not None:
         return index.sample_bytes.astype(np.int64)
-    each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
-    return np.repeat(each, index.extent_num_samples)
+    means = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
+    return np.repeat(means, index.extent_num_samples)
 
 
 def settings_of(
@@ -155,7 +155,7 @@ def settings_of(
     columns: Sequence[Column],
     sizing: ShardSizing,
 ) -> dict[str, Any]:
-    """Return every setting that affects the output, so that an unfinished repacking can be recognised."""
+    """Return every setting that affects the output, to recognise an unfinished repacking."""
     versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
     return {
         "repack": 3,

@@ -1,4 +1,4 @@
-"""Samples made from files: keys, fields and classes by the names of files, values by the format of the shards."""
+"""Samples from files: names of files give keys, fields and classes; the format of the shards decides the values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shoal.storage.files.small_files import read_small
 from shoal.storage.storage_errors import link_target
 
 ROW_BYTES = 64
-"""Overhead of a record in a shard that is no tar, beyond its payload: names, lengths, checksums."""
+"""Bytes of a record besides its payload, except in tar: names, lengths, checksums."""
 
 _AT_ONCE = 4096  # rows of a manifest
 
@@ -108,9 +108,9 @@ def _sample(
 ) -> Sample:
     """Make a sample of files, its class (a label of -1 means none) and further fields.
 
-    In a tar files are unchanged, the class is its number, and further fields are JSON. Elsewhere a sample is a row with
-    the file as ``data`` (grouped files each by suffix), and the class as a number and a name; in JSON Lines the file is
-    ``text``, and bytes are decoded as UTF-8.
+    In tar, files are unchanged, the class is its number, and further fields are JSON. In other formats, a row has the
+    file as ``data`` (grouped files by suffix), and the class as number and name; in JSON Lines, the file is ``text``,
+    decoded as UTF-8.
     """
     if is_tar(format_name):
         sample: Sample = {"__key__": key, **values}
@@ -137,7 +137,7 @@ def _sample(
 
 
 def unreadable_input(name: str, path: str, error: StorageError) -> Unreadable:
-    """Return the placeholder of an input; raise the error if its cause is not the input (too many open files)."""
+    """Return the placeholder of an unreadable input; raise an error with another cause (too many open files)."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
     reason = error.message.replace(path, shown(name))
@@ -147,7 +147,7 @@ def unreadable_input(name: str, path: str, error: StorageError) -> Unreadable:
 
 
 def shown(name: str) -> str:
-    """Return a name as it may be shown and stored: only the last part of an absolute one."""
+    """Return a name for messages and records: the last part of an absolute name."""
     return name.rpartition("/")[2] if name[:1] == "/" else name
 
 
@@ -184,7 +184,7 @@ def fields_beside(
 ) -> dict[str, str]:
     """Return the fields that samples get besides their files and that could collide with a file, with descriptions.
 
-    Ungrouped rows hold their file as ``data`` (or ``text``), whatever its name.
+    Ungrouped rows hold any file as ``data`` (or ``text``).
     """
     if is_tar(format_name):
         beside = [
@@ -195,11 +195,11 @@ def fields_beside(
     else:
         own_class = grouped and labelled
         beside = [("key", "its key", grouped), (CLASS_FIELD, "its class", own_class), ("class", "its class", own_class)]
-    return {field: description for field, description, is_there in beside if is_there}
+    return {field: description for field, description, is_present in beside if is_present}
 
 
 def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[str, str]) -> None:
-    """Raise `UsageError` if a file would be a field that its sample gets anyway and that would replace it."""
+    """Raise `UsageError` if another field of its sample would replace a file."""
     if not beside.keys() & set(fields):
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
@@ -216,10 +216,10 @@ def columns_of_files(
     extra: Sequence[Mapping[str, Any]] = (),
     skips: bool,
 ) -> dict[str, Any]:
-    """Return options that give all shards the columns of all samples, before any is read; empty but for tables.
+    """Return options that give all shards of tables the columns of all samples, without reading; else empty.
 
     ``fields`` hold files, ``extra`` has the manifest's columns for each sample. O(samples) with a manifest. Raises
-    `UsageError` if a column mixes values that no single type can hold, unless ``skips``.
+    `UsageError` if no single type holds all values of a column, unless ``skips``.
     """
     if format_name not in TABLE_FORMATS:
         return {}
@@ -241,14 +241,14 @@ def is_tar(format_name: str) -> bool:
 
 
 def class_codes(directories: Sequence[str], classes: ClassDirectories | None) -> NDArray[np.int32] | None:
-    """Return the class of each directory, which is empty or ends with a slash, as a code; None without classes."""
+    """Return the class code of each directory (empty, or with a slash at its end); None without classes."""
     return None if classes is None else np.array(classes.numbers_of(directories), dtype=np.int32)
 
 
 def labels_of(
     key: str, codes: NDArray[np.int32] | None, classes: Sequence[str], others: Iterable[str] = ()
 ) -> list[str]:
-    """Return the class of each input; `UsageError` if ``key`` means another value, or there are no classes."""
+    """Return the class of each input; `UsageError` if ``key`` is not the class, or there are no classes."""
     if codes is not None and key == CLASS_FIELD:
         return [classes[code] for code in codes.tolist()]
     known = ", ".join([*others, *([CLASS_FIELD] if codes is not None else [])]) or "nothing but their names"

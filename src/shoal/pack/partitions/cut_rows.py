@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shoal.errors import UsageError
@@ -18,7 +19,7 @@ from shoal.storage.atomic_writes import UnfinishedObject
 from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import join, without_secrets
 
-_SMALL_SHARE = 4  # less than a quarter of a shard does not become one of its own
+_SMALL_SHARE = 4  # less than a quarter of a shard joins the previous shard
 
 _Encoded = tuple[EncodedRecord, Sequence[Any], Sample, int]
 
@@ -26,16 +27,15 @@ _Encoded = tuple[EncodedRecord, Sequence[Any], Sample, int]
 class CutRows:
     """Writer of consecutive shards, named ``PREFIX-NUMBER``; used once.
 
-    A shard ends before it would exceed ``shard_bytes``. The rows behind it wait, encoded, until they are a quarter of
-    a shard; if there are no more, they still belong to it. In a destination that is ``done``, nothing is written:
-    shards are made and compared.
+    A shard ends before it would exceed ``shard_bytes``. Later rows wait, encoded, until they fill a quarter of a shard;
+    fewer rows at the end still join the shard. A destination that is ``done`` is not written: shards are compared.
     """
 
     def __init__(self, shard: Shard, prefix: str, out: Output, *, shard_bytes: int, done: Index | None) -> None:
         self._shard, self._prefix, self._out, self._shard_bytes = shard, prefix, out, shard_bytes
         self._encoder = encoder_named(shard.format, **shard.options)
         self._begin: Callable[[str], UnfinishedObject] = out.begin_shard if done is None else _Nowhere
-        self._publish = out.publish if done is None else _Compared(out.url, done).publish
+        self._publish = out.publish if done is None else partial(_compare, out.url, _digests_of(done))
         self._keeps = done is None
         self._parts: list[Index] = []
         self._writer: ShardWriter | None = None
@@ -72,8 +72,8 @@ class CutRows:
         if self._waiting_bytes * _SMALL_SHARE >= self._shard_bytes:
             waiting = self._waiting
             self._end(())
-            for one in waiting:
-                self._add(one)
+            for row in waiting:
+                self._add(row)
 
     def _put(self, encoded: _Encoded) -> None:
         record, values, row, number = encoded
@@ -85,7 +85,7 @@ class CutRows:
         self._writer.add(record, row, position=number)
 
     def _end(self, rest: Sequence[_Encoded]) -> None:
-        """End the shard with these rows, and begin another when there are more."""
+        """End the shard with the ``rest`` of its rows; the next row begins another."""
         for encoded in rest:
             self._put(encoded)
         self._waiting, self._waiting_bytes = [], 0
@@ -97,19 +97,17 @@ class CutRows:
             self._parts.append(part)
 
 
-class _Compared:
-    """The shards of a finished dataset, with which those that are made now are compared."""
+def _digests_of(done: Index) -> dict[str, str]:
+    return dict(zip(done.shard_names, done.metadata["digests"], strict=True))
 
-    def __init__(self, url: str, done: Index) -> None:
-        self._url = url
-        self._digests = dict(zip(done.shard_names, done.metadata["digests"], strict=True))
 
-    def publish(self, unfinished: UnfinishedObject, part: Index) -> None:  # noqa: ARG002  # of the same shape
-        name, digest = part.shard_names[0], part.metadata["digest"]
-        if self._digests.get(name) != digest:
-            msg = f"{without_secrets(join(self._url, name))}: the dataset is finished, and this shard would now have "
-            msg += f"other bytes (its digest is {self._digests.get(name, 'of no shard')}, and {digest} came out)"
-            raise UsageError(msg, hint="these rows are others; write into another directory, or remove what is there")
+def _compare(url: str, digests: Mapping[str, str], _: UnfinishedObject, part: Index) -> None:
+    """Compare a shard with the shard of a finished dataset."""
+    name, digest = part.shard_names[0], part.metadata["digest"]
+    if digests.get(name) != digest:
+        msg = f"{without_secrets(join(url, name))}: the dataset is finished, and this shard would now have other bytes "
+        msg += f"(its digest is {digests.get(name, 'of no shard')}, and {digest} came out)"
+        raise UsageError(msg, hint="these rows are others; write into another directory, or remove the dataset")
 
 
 class _Nowhere:

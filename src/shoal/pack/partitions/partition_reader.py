@@ -1,4 +1,4 @@
-"""Reader of a dataset for engines that read in partitions: spans of samples in stored order, each by any process."""
+"""Reader of a dataset for engines that read in partitions: any process reads spans of samples in stored order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 
 class PartitionReader:
-    """Samples of a dataset in stored order, by spans. Can be pickled: the index goes along, so send it once a machine.
+    """Samples of a dataset in stored order, by spans. Can be pickled with the index, so send it once a machine.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class PartitionReader:
         return int(self._index.extent_decoded_bytes.sum())
 
     def spans(self, count: int) -> list[tuple[int, int]]:
-        """Return at most ``count`` spans that have all samples once, of about equal bytes; none divides an extent."""
+        """Cut all samples into at most ``count`` spans of about equal bytes; no span divides an extent."""
         index = self._index
         ends = np.cumsum(index.extent_decoded_bytes)
         shares = np.arange(1, count) / count * self.num_bytes

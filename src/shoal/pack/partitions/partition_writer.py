@@ -1,7 +1,7 @@
-"""Writer for engines that hand out rows in partitions: a task writes the shards of one, and the driver commits all.
+"""Writer for engines that hand out rows in partitions: a task writes the shards of a partition, the driver commits all.
 
-Names and contents of shards follow from the number of the partition, its rows and the settings, so an attempt that is
-repeated makes the same. How rows come into partitions is up to the engine.
+The number of the partition, its rows and the settings decide names and contents of shards, so a repeated attempt makes
+the same shards. The engine decides the partition of each row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RUN = "run"
 
 @dataclass(frozen=True, slots=True)
 class WrittenPartition:
-    """Result of writing a partition, which the driver commits: its number, and its shards in order."""
+    """Result of a task, for the driver to commit: number and shards of a partition, in order."""
 
     partition: int
     shards: tuple[ShardSummary, ...]
@@ -45,12 +45,11 @@ class WrittenPartition:
 class PartitionWriter:
     """Writer of the partitions of one dataset; the driver calls `begin`, tasks `write`, the driver `commit` or `abort`.
 
-    Can be pickled. The order of samples is that of partitions by number, and of rows in each. A shard ends before it
-    would exceed ``shard_bytes``; less than a quarter of a shard that is left of a partition goes into its last shard.
+    Can be pickled. Samples are ordered by partition number, then by row. A shard ends before it would exceed
+    ``shard_bytes``; less than a quarter of a shard at the end of a partition joins the last shard.
 
-    Whoever begins last with the same settings may write, and the tasks of earlier drivers end with an error. Nothing is
-    replaced: where another run, or another attempt, has made a shard of the same name, the bytes must be the same. Once
-    the dataset is finished, writing it again only compares.
+    The last driver that began with the same settings may write, and tasks of earlier drivers end with an error. Nothing
+    is replaced: a shard of another run or attempt must have the same bytes. A finished dataset is only compared.
 
     Parameters
     ----------
@@ -95,12 +94,12 @@ class PartitionWriter:
         self._suffix = encoder_named(format, **self._options).suffix
         self._columns = as_columns(columns)
         self._prefix, self._extent_bytes = check_prefix(prefix), parse_bytes(extent_bytes, "extent_bytes")
-        self._asked = {"partitions": 1} | shard_settings(
+        self._settings = {"partitions": 1} | shard_settings(
             format, shard_bytes=self.shard_bytes, columns=self._columns, prefix=prefix,
             extent_bytes=self._extent_bytes, options=self._options,
         )  # fmt: skip
         self._storage_options = dict(storage_options or {})
-        self._out = Output(url, plan=plan_of(self._asked), storage_options=storage_options)
+        self._out = Output(url, plan=plan_of(self._settings), storage_options=storage_options)
         self._run = b""
         self._schema: Any = None
 
@@ -110,10 +109,10 @@ class PartitionWriter:
         return self._out.url
 
     def begin(self, schema: Any = None) -> None:
-        """Check that this may write here, and make it the run that does; tasks of earlier runs then end with an error.
+        """Check that this run may write here, and take over: tasks of earlier runs then end with an error.
 
-        To be called before the writer is pickled for tasks. ``schema``, of pyarrow, is that of the rows, if it is
-        known: without it, and without the option of this name, the first rows of each shard of a table format decide.
+        To be called before the writer is pickled for tasks. ``schema`` is the pyarrow schema of the rows, if known.
+        Without it, and without the option of this name, the first rows of each shard of a table format decide.
 
         Raises
         ------
@@ -125,7 +124,7 @@ class PartitionWriter:
         self._run = os.urandom(16).hex().encode()
         self._schema = schema if self._format in TABLE_FORMATS and "schema" not in self._options else None
         try:
-            if self._out.begin(suffix=self._suffix, asked=self._asked, shared=True) is None:
+            if self._out.begin(suffix=self._suffix, asked=self._settings, shared=True) is None:
                 self._out.journal.note(_RUN, self._run)
         finally:
             self._out.release()
@@ -133,8 +132,8 @@ class PartitionWriter:
     def write(self, partition: int, rows: Iterable[Sample]) -> WrittenPartition:
         """Write the rows of a partition, numbered from 0, as shards; none if there are no rows.
 
-        In tar shards a row without ``__key__`` gets the numbers of its partition and of itself as key. Memory: a
-        quarter of ``shard_bytes``, and that of `shoal.pack.pack_shard`.
+        In tar shards, the numbers of partition and row become the key of a row without ``__key__``. Memory: a quarter
+        of ``shard_bytes``, and the memory of `shoal.pack.pack_shard`.
 
         Raises
         ------
@@ -142,17 +141,20 @@ class PartitionWriter:
             The format cannot hold a row; there is a shard of this name with other bytes, so the rows are not the same
             each time; or another run has begun here.
         StorageError
-            A shard cannot be written; then nothing of it is left behind.
+            A shard cannot be written; nothing of it is left.
         """
         done = self._finished()
         options = self._options if self._schema is None else {**self._options, "schema": self._schema}
         shard = Shard("", self._format, options, self._columns, self._extent_bytes)
         cut = CutRows(shard, f"{self._prefix}-{partition:06d}", self._out, shard_bytes=self.shard_bytes, done=done)
         if self._format.partition(".")[0] == "tar":
-            rows = _with_keys(partition, rows)
+            rows = (
+                row if "__key__" in row else {"__key__": f"{partition:06d}-{number:09d}", **row}
+                for number, row in enumerate(rows)
+            )
         parts = cut.written(rows)
         if done is None and (done := self._finished()) is not None:
-            # All is committed: another attempt was faster than this one.
+            # Another attempt was faster, and the dataset is committed.
             for part in parts:
                 if part.shard_names[0] not in done.shard_names:
                     self._out.withdraw(part)
@@ -160,9 +162,9 @@ class PartitionWriter:
         return WrittenPartition(partition, tuple(map(summary_of, parts)))
 
     def commit(self, written: Iterable[WrittenPartition]) -> PackSummary:
-        """Write the index over the shards of all partitions: from then on the dataset exists.
+        """Write the index over the shards of all partitions: the dataset exists from then on.
 
-        What earlier attempts made and none of these results has is removed. O(samples) time, and O(shards) memory.
+        Shards of earlier attempts that are in no result are removed. O(samples) time, O(shards) memory.
 
         Raises
         ------
@@ -175,10 +177,10 @@ class PartitionWriter:
         shards = _in_order(written)
         done = self._finished()
         if done is not None:
-            there = list(zip(done.shard_names, done.metadata["digests"], strict=True))
-            if there != [(shard.name, shard.digest) for shard in shards]:
+            present = list(zip(done.shard_names, done.metadata["digests"], strict=True))
+            if present != [(shard.name, shard.digest) for shard in shards]:
                 msg = f"{without_secrets(self.url)}: there is a dataset already, and these rows are others"
-                raise UsageError(msg, hint="write into another directory, or remove what is there")
+                raise UsageError(msg, hint="write into another directory, or remove the dataset")
             return Committed.of_index(self.url, done).summary
         if not shards:
             commit_groups(self._out, [], about={})  # raises the error
@@ -187,14 +189,15 @@ class PartitionWriter:
         cuts = np.cumsum([0, *(shard.num_samples for shard in shards)])
         names = [shard.name for shard in shards]
         groups = merged_groups(self._out.journal, names, cuts=cuts, completed=lambda _, parts: parts)
-        found = [shard for group in groups for shard in summaries_of(group)]
-        self._check_there(one.name for one, known in zip(shards, found, strict=True) if one.digest != known.digest)
+        stored = [shard for group in groups for shard in summaries_of(group)]
+        pairs = zip(shards, stored, strict=True)
+        self._check_there(shard.name for shard, known in pairs if shard.digest != known.digest)
         _check_columns(groups)
         remove_shards(self._out, self._out.journal.records(), but=set(names))
         return commit_groups(self._out, groups, about={}).summary
 
     def abort(self) -> None:
-        """Remove what this run and earlier ones have made, unless it is committed or another run has begun here."""
+        """Remove the shards of this run and earlier runs, unless they are committed or another run has begun here."""
         with suppress(UsageError):
             if self._finished() is None:
                 clean(self.url, grace_seconds=0, storage_options=self._storage_options)
@@ -213,18 +216,13 @@ class PartitionWriter:
         return done
 
 
-def _with_keys(partition: int, rows: Iterable[Sample]) -> Iterator[Sample]:
-    for number, row in enumerate(rows):
-        yield row if "__key__" in row else {"__key__": f"{partition:06d}-{number:09d}", **row}
-
-
 def _in_order(written: Iterable[WrittenPartition]) -> list[ShardSummary]:
     """Return the shards of all partitions in order; an engine may report a partition twice."""
     by_number: dict[int, WrittenPartition] = {}
-    for one in written:
-        other = by_number.setdefault(one.partition, one)
-        if [shard.digest for shard in other.shards] != [shard.digest for shard in one.shards]:
-            msg = f"two attempts of partition {one.partition} have given different shards"
+    for result in written:
+        other = by_number.setdefault(result.partition, result)
+        if [shard.digest for shard in other.shards] != [shard.digest for shard in result.shards]:
+            msg = f"two attempts of partition {result.partition} have given different shards"
             raise UsageError(msg, hint="its rows are not the same each time; nothing was committed")
     return [shard for number in sorted(by_number) for shard in by_number[number].shards]
 
@@ -234,9 +232,9 @@ def _check_columns(groups: Sequence[PartGroup]) -> None:
     known: dict[str, Any] = {}
     for group in groups:
         for number, name in enumerate(group.metadata["names"]):
-            found = options_of_shard(group.format, group.shard_heads.get(number, {}))
-            known = known or found
-            if found != known:
-                msg = f"{name} has the columns {found['columns']}, and shards before it {known['columns']}"
+            options = options_of_shard(group.format, group.shard_heads.get(number, {}))
+            known = known or options
+            if options != known:
+                msg = f"{name} has the columns {options['columns']}, and shards before it {known['columns']}"
                 hint = "options={'columns': {...}} gives all shards the same; nothing was committed"
                 raise UsageError(msg, hint=hint)

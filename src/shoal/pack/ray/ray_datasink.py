@@ -1,4 +1,4 @@
-"""Ray Data's datasets written as shards: write tasks make them, and one commit makes the dataset."""
+"""Writing datasets of Ray Data as shards: write tasks make the shards, and one commit makes the dataset."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _data = ray_data()
 class ShoalDatasink(_data.Datasink):  # type: ignore[misc,name-defined]
     """Sink for ``ray.data.Dataset.write_datasink``: a dataset of shards and their index, committed as one.
 
-    The order of samples is that of the dataset, so blocks must keep theirs:
-    ``ds.context.execution_options.preserve_order = True``. Then the same rows and settings give the same bytes, however
-    often tasks and the driver die; where a task that is repeated gets other rows, an error names the shard. Blocks are
-    joined until they have ``shard_bytes``, so that few shards are small. When writing fails, all that was written is
-    removed; a finished dataset that is written again is compared.
+    Samples keep the order of the dataset, so blocks must keep their order, too:
+    ``ds.context.execution_options.preserve_order = True``. Then the same rows and settings give the same bytes, even if
+    tasks and the driver die; if a repeated task gets other rows, an error names the shard. Ray joins blocks until they
+    have ``shard_bytes``, so few shards are small. A failure removes all written shards. Writing a finished dataset
+    again only compares.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class ShoalDatasink(_data.Datasink):  # type: ignore[misc,name-defined]
     Attributes
     ----------
     summary : PackSummary or None
-        What was packed, once it is.
+        Summary of the committed dataset.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class ShoalDatasink(_data.Datasink):  # type: ignore[misc,name-defined]
 
     @property
     def min_bytes_per_write(self) -> int:
-        """Bytes of blocks that Ray hands to a task at least."""
+        """Least bytes of blocks for a task."""
         return self._writer.shard_bytes
 
     def on_write_start(self, schema: Any = None) -> None:
-        """Check, on the driver, that this may write here; `UsageError` if not."""
+        """Check, on the driver, that this sink may write here; `UsageError` if not."""
         self._writer.begin(_plain(schema))
         self._has_begun = True
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> WrittenPartition:
         """Write the rows of a task as shards; `UsageError` if blocks may change places."""
-        if not _data.DataContext.get_current().execution_options.preserve_order:  # only tasks know that of the dataset
+        if not _data.DataContext.get_current().execution_options.preserve_order:  # only tasks know this option
             msg = "Ray Data may hand blocks on in any order, so that the same rows would give other shards each time"
             raise UsageError(msg, hint="ds.context.execution_options.preserve_order = True, before ds.write_datasink()")
         return self._writer.write(int(ctx.task_idx), _rows(blocks))
@@ -77,11 +77,11 @@ class ShoalDatasink(_data.Datasink):  # type: ignore[misc,name-defined]
     def on_write_complete(self, write_result: Any) -> None:
         """Write the index, on the driver."""
         if not self._has_begun:
-            self._writer.begin()  # without a block Ray begins nothing
+            self._writer.begin()  # Ray does not begin without a block
         self.summary = self._writer.commit(write_result.write_returns)
 
     def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002  # the interface of Ray
-        """Remove what was written, on the driver."""
+        """Remove the written shards, on the driver."""
         if self._has_begun:
             self._writer.abort()
 
@@ -93,7 +93,7 @@ def _rows(blocks: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the schema if it is one of pyarrow without types of Ray's own, which shards do not have; else None."""
+    """Return a pyarrow schema without Ray's own types, which shards do not have; else None."""
     pa = arrow_library("Ray Data")
     is_plain = isinstance(schema, pa.Schema) and not any(
         isinstance(kind, pa.BaseExtensionType) for kind in schema.types

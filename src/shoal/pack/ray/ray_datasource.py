@@ -1,4 +1,4 @@
-"""Shards read as a dataset of Ray Data."""
+"""Reading shards as a dataset of Ray Data."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ROWS_AT_ONCE = 1024
 class ShoalDatasource(_data.Datasource):  # type: ignore[misc,name-defined]
     """Source for ``ray.data.read_datasource``: the samples of a dataset as rows, in stored order.
 
-    Each read task reads a span of whole extents. The index is sent once a machine. For training, `shoal.open` streams
-    shuffled samples and can resume; this is for processing with Ray Data.
+    Each read task reads a span of whole extents. Each machine gets the index once. This source is for processing with
+    Ray Data; for training, `shoal.open` streams shuffled samples and can resume.
 
     Parameters
     ----------
     source, split, index, format, storage_options
         As for `shoal.open`.
     decode
-        Decode fields by their suffix (`Dataset.decode`); otherwise rows have the fields as they are stored.
+        Decode fields by their suffix (`Dataset.decode`); otherwise rows have the stored fields.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class ShoalDatasource(_data.Datasource):  # type: ignore[misc,name-defined]
         per_task_row_limit: int | None = None,
         data_context: Any = None,  # noqa: ARG002  # the interface of Ray
     ) -> list[Any]:
-        """Return about ``parallelism`` tasks, whose spans follow one another."""
+        """Return about ``parallelism`` tasks with consecutive spans."""
         ray = ray_library()
         reader = ray.put(self._reader)
         limit = {} if per_task_row_limit is None else {"per_task_row_limit": per_task_row_limit}  # unknown to Ray 2.49
@@ -90,8 +90,8 @@ class _Span:
     def __call__(self) -> Iterator[Any]:
         reader: PartitionReader = ray_library().get(self._reader)
         rows = reader.samples(self._first, self._stop)
-        while some := list(islice(rows, _ROWS_AT_ONCE)):
-            names = dict.fromkeys(name for row in some for name in row)
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
+            names = dict.fromkeys(name for row in batch for name in row)
             yield _data.block.BlockAccessor.batch_to_block(
-                {name: [row.get(name) for row in some] for name in names}, block_type=_data.block.BlockType.ARROW
+                {name: [row.get(name) for row in batch] for name in names}, block_type=_data.block.BlockType.ARROW
             )

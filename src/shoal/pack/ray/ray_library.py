@@ -1,4 +1,4 @@
-"""The library ray: that it is there, and that errors of its tasks come out as shoal's own."""
+"""The library ray: its import, and conversion of its errors to errors of shoal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def ray_library() -> Any:
 
 
 def ray_data() -> Any:
-    """Import and return the module ``ray.data``; `UsageError` if it or what it needs is missing."""
+    """Import and return the module ``ray.data``; `UsageError` if it or its requirements are missing."""
     ray_library()
     if lacking := [name for name in ("pandas", "pyarrow") if find_spec(name) is None]:
         msg = f"Ray Data needs {' and '.join(lacking)}, not installed here"
-        raise UsageError(msg, hint=f"pip install {' '.join(lacking)}, or all that it needs: pip install 'ray[data]'")
+        raise UsageError(msg, hint=f"pip install {' '.join(lacking)}, or all requirements: pip install 'ray[data]'")
     import ray.data  # noqa: PLC0415  # optional
 
     return ray.data
@@ -34,13 +34,7 @@ def ray_data() -> Any:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise the errors of tasks as they were in the task.
-
-    Raises
-    ------
-    WorkerError
-        Ray gave up: worker processes or machines died again and again, or memory did not suffice.
-    """
+    """Raise errors of tasks as in the task, and `WorkerError` if Ray gave up: processes or machines died repeatedly."""
     ray = ray_library()
     try:
         yield
@@ -50,4 +44,4 @@ def own_errors() -> Iterator[None]:
         raise
     except ray.exceptions.RayError as error:
         msg = f"Ray gave up: {str(error).strip().splitlines()[0]:.300}"
-        raise WorkerError(msg, hint="run again to go on: what is finished is kept") from error
+        raise WorkerError(msg, hint="run again to continue: finished units are kept") from error

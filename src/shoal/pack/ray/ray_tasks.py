@@ -13,7 +13,7 @@ from shoal.pack.ray.ray_library import own_errors, ray_library
 
 _Result = TypeVar("_Result")
 
-_TASKS_PER_CPU = 4  # sent ahead, so that no worker waits for the driver, and an autoscaler sees the demand
+_TASKS_PER_CPU = 4  # sent ahead: no worker waits for the driver, and an autoscaler sees the demand
 _LOOK_SECONDS = 1.0
 _GATHER_SECONDS = 0.1
 
@@ -26,17 +26,17 @@ def run(
 ) -> _Result:
     """Run the missing units of a job as tasks of Ray, one a task, and finish the job.
 
-    Ray only schedules: the bytes are those of any other engine, whatever workers and machines are lost. Four tasks for
-    each CPU of the cluster are sent ahead, so the driver holds no more of them than that. If the driver dies, plan the
-    job again and run it: only what is missing is done.
+    Ray only schedules: the bytes equal the bytes of any other engine, even if workers and machines are lost. The driver
+    sends four tasks for each CPU ahead, and holds no more. If the driver dies, plan the job again and run it: only
+    missing units run.
 
     Parameters
     ----------
     job
-        A `PackJob`, or any other `UnitJob`. shoal must be installed on all machines. Without a ``ray.init`` before, Ray
-        is started as that would do.
+        A `PackJob`, or any other `UnitJob`. shoal must be installed on all machines. ``ray.init()`` starts Ray, if it
+        has not started.
     progress
-        Called with the number of finished units and the total, at the beginning and after each that Ray reports.
+        Called with the number of finished units and the total, at the beginning and after each finished unit.
     remote_options
         Options of the tasks, as for ``ray.remote``: ``{"memory": 2 << 30, "max_retries": 10}``. By default a task is
         repeated three times when its process or machine dies, or when it cannot read or write.
@@ -44,16 +44,16 @@ def run(
     Returns
     -------
     PackSummary
-        Whatever ``job.finish()`` returns.
+        The result of ``job.finish()``.
 
     Raises
     ------
     UsageError
-        ray is missing; or what the job raises.
+        ray is missing; or the job raises it.
     StorageError
-        An input cannot be read, or a shard cannot be written, as often as Ray tried.
+        An input cannot be read, or a shard cannot be written, in all attempts of Ray.
     WorkerError
-        Ray gave up: processes or machines died more often than tasks are repeated.
+        Ray gave up: processes or machines died more often than it repeats tasks.
     """
     ray = ray_library()
     total = job.num_units
@@ -77,7 +77,7 @@ def _run(task: Callable[[], Any]) -> None:
 
 
 def _finished(ray: Any, remote: Any, job: UnitJob[Any], missing: deque[int]) -> Iterator[None]:
-    """Send tasks, a bounded number ahead, and yield once for each that is done; however it ends, none is left."""
+    """Send tasks, a bounded number ahead, and yield once for each finished task; no task outlives the generator."""
     running: list[Any] = []
     most, looked_seconds = 0, -_LOOK_SECONDS
     try:

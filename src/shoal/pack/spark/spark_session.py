@@ -1,4 +1,4 @@
-"""Checks of pyspark (it is there, and new enough), and errors of its tasks, which come out as shoal's own."""
+"""Checks of pyspark (installed, and new enough), and conversion of its errors to errors of shoal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception): .")
 
 
 def spark_library() -> Any:
-    """Import and return the module ``pyspark``.
-
-    Raises
-    ------
-    UsageError
-        It is not installed, or older than 4, in which Python data sources came.
-    """
+    """Import and return the module ``pyspark``; `UsageError` if it is missing, or older than 4 (no data sources)."""
     try:
         import pyspark  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -40,18 +34,18 @@ def spark_library() -> Any:
 
 
 def context_of(spark: Any) -> Any:
-    """Return the `SparkContext` of a session; `UsageError` if it has none, as those of Spark Connect."""
+    """Return the `SparkContext` of a session; `UsageError` if it has none, as sessions of Spark Connect."""
     spark_library()
     try:
         return spark.sparkContext
-    except Exception as error:  # pyspark has a class of its own for each way of refusing
+    except Exception as error:  # pyspark has a separate class for each refusal
         msg = f"this is no session of classic Spark, which runs units as tasks: {spark!r:.80}"
         raise UsageError(msg, hint="SparkSession.builder.master(...).getOrCreate(), without Spark Connect") from error
 
 
 @contextmanager
 def noting_errors() -> Iterator[None]:
-    """In a task: let errors of shoal carry themselves as a note, since only text comes back to the driver."""
+    """In a task: add errors of shoal to themselves as a note, since the driver gets only text."""
     try:
         yield
     except ShoalError as error:
@@ -61,15 +55,7 @@ def noting_errors() -> Iterator[None]:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """On the driver: raise errors of tasks as they were in the task.
-
-    Raises
-    ------
-    UsageError
-        A machine of the cluster has no shoal.
-    WorkerError
-        Spark gave up for another reason: a task was killed too often, or an error is none of shoal's.
-    """
+    """On the driver: raise errors of tasks as in the task; `UsageError` if a machine lacks shoal; or `WorkerError`."""
     try:
         yield
     except ShoalError:
@@ -81,7 +67,7 @@ def own_errors() -> Iterator[None]:
 
 
 def error_of(text: str) -> ShoalError:
-    """Return the error that a text of Spark tells of.
+    """Return the error in a text of Spark.
 
     >>> error_of("ModuleNotFoundError: No module named 'shoal'").hint
     'install shoal for the Python of the executors (PYSPARK_PYTHON), or send it along with spark.archives'
@@ -89,9 +75,9 @@ def error_of(text: str) -> ShoalError:
     'java.lang.OutOfMemoryError: Java heap space'
     """
     if noted := _NOTED.findall(text):
-        found = pickle.loads(base64.b64decode(noted[-1]))  # noqa: S301  # our own tasks have written it
-        if isinstance(found, ShoalError):
-            return found
+        error = pickle.loads(base64.b64decode(noted[-1]))  # noqa: S301  # our own tasks have written it
+        if isinstance(error, ShoalError):
+            return error
     if needed := _NEEDED.search(text):
         msg = f"tables of Spark need {needed[1]}, which is not installed"
         return UsageError(msg, hint="pip install 'pyspark[sql]', here and for the Python of the executors")
@@ -102,6 +88,6 @@ def error_of(text: str) -> ShoalError:
         return UsageError(msg, hint=f"{hint}spark.archives")
     lines = [line.strip().removeprefix("Caused by: ") for line in text.strip().splitlines()] or ["no reason was given"]
     named = [line for line in lines if _EXCEPTION.match(line)]
-    said = next((line for line in named if "org.apache.spark" not in line), lines[0])
-    hint = "Spark's log says more; run again to go on: what is finished is kept"
-    return WorkerError(f"Spark gave up: {said:.300}", hint=hint)
+    reason = next((line for line in named if "org.apache.spark" not in line), lines[0])
+    hint = "Spark's log says more; run again to continue: finished units are kept"
+    return WorkerError(f"Spark gave up: {reason:.300}", hint=hint)

@@ -18,10 +18,9 @@ _AT_ONCE_BYTES = 64 << 20
 def run(spark: Any, job: UnitJob[_Result], *, progress: UnitProgress | None = None) -> _Result:
     """Run the missing units of a job as tasks of Spark, one a task, and finish the job.
 
-    Spark only schedules: the bytes are those of any other engine, whatever executors are lost, however often a task is
-    tried (``spark.task.maxFailures``), and with speculation. If the driver dies, plan the job again and run it: only
-    what is missing is done. Tasks are sent in rounds of 64 MiB, as much as the driver holds of them; most jobs are one
-    round.
+    Spark only schedules: the bytes equal the bytes of any other engine, even if executors are lost, tasks are repeated
+    (``spark.task.maxFailures``), or Spark speculates. If the driver dies, plan the job again and run it: only missing
+    units run. The driver sends tasks in rounds of 64 MiB, and holds no more; most jobs are one round.
 
     Parameters
     ----------
@@ -30,22 +29,22 @@ def run(spark: Any, job: UnitJob[_Result], *, progress: UnitProgress | None = No
     job
         A `PackJob`, or any other `UnitJob`.
     progress
-        Called with the number of finished units and the total: once at the beginning, then whenever Spark counts a task
-        as successful, by a thread of pyspark.
+        Called with the number of finished units and the total: at the beginning, and, by a thread of pyspark, after
+        each successful task.
 
     Returns
     -------
     PackSummary
-        Whatever ``job.finish()`` returns.
+        The result of ``job.finish()``.
 
     Raises
     ------
     UsageError
-        pyspark is missing here, or shoal on a machine of the cluster; or what the job raises.
+        pyspark is missing here, or shoal on a machine of the cluster; or the job raises it.
     StorageError
-        An input cannot be read, or a shard cannot be written, as often as Spark tried.
+        An input cannot be read, or a shard cannot be written, in all attempts of Spark.
     WorkerError
-        Spark gave up for another reason, such as executors that die again and again.
+        Spark gave up for another reason, such as executors that die repeatedly.
     """
     context = context_of(spark)
     missing = job.missing()
@@ -58,16 +57,16 @@ def run(spark: Any, job: UnitJob[_Result], *, progress: UnitProgress | None = No
 
 @contextmanager
 def counting(context: Any, num_units: int, missing: Sequence[int], progress: UnitProgress | None) -> Iterator[Any]:
-    """Yield an accumulator to which tasks add the units that they finish; an error of ``progress`` is raised."""
+    """Yield an accumulator for the finished units of tasks; raise an error of ``progress``."""
     counted = _Counted(progress, num_units)
-    counted.tell(num_units - len(missing))
+    counted.report(num_units - len(missing))
     yield context.accumulator(num_units - len(missing), counted)
     if counted.error is not None:
         raise counted.error
 
 
 def _rounds(job: UnitJob[Any], units: Sequence[int]) -> Iterator[list[bytes]]:
-    from pyspark import cloudpickle  # noqa: PLC0415  # optional; also for what a script itself defines
+    from pyspark import cloudpickle  # noqa: PLC0415  # optional; also pickles functions of a script
 
     tasks: list[bytes] = []
     num_bytes = 0
@@ -82,7 +81,7 @@ def _rounds(job: UnitJob[Any], units: Sequence[int]) -> Iterator[list[bytes]]:
 
 
 class _Unit:
-    """Function of a task; ``finished`` is an accumulator, in which Spark counts each unit once."""
+    """Function of a task; Spark counts each unit once in the accumulator ``finished``."""
 
     def __init__(self, finished: Any) -> None:
         self._finished = finished
@@ -94,7 +93,7 @@ class _Unit:
 
 
 class _Counted:
-    """The sum of an accumulator, as `pyspark.accumulators.AccumulatorParam`, and who is told of it on the driver."""
+    """The sum of an accumulator, as `pyspark.accumulators.AccumulatorParam`, with a callback on the driver."""
 
     def __init__(self, progress: UnitProgress | None, total: int) -> None:
         self._progress, self._total = progress, total
@@ -103,8 +102,8 @@ class _Counted:
     def __reduce__(self) -> tuple[object, ...]:
         return _Counted, (None, self._total)
 
-    def tell(self, done: int) -> None:
-        """Call the callback; an error of it ends the job after the running round."""
+    def report(self, done: int) -> None:
+        """Call the callback; its error ends the job after the running round."""
         if self._progress is not None and self.error is None:
             try:
                 self._progress(done, self._total)
@@ -112,11 +111,11 @@ class _Counted:
                 self.error = error
 
     def zero(self, value: int) -> int:  # noqa: ARG002  # the interface of pyspark
-        """Return what a task begins with."""
+        """Return the first value of a task."""
         return 0
 
     def addInPlace(self, value: int, more: int) -> int:  # noqa: N802  # the interface of pyspark
-        """Return the sum, and tell of it."""
+        """Return the sum, and report it."""
         if more:
-            self.tell(value + more)
+            self.report(value + more)
         return value + more
