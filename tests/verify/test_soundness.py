@@ -126,14 +126,14 @@ def test_what_is_no_file_is_one_damage_among_others(data: Path, indexed: bool) -
     kinds = [(damage.shard, damage.kind) for damage in found.damages]
     if indexed:
         assert kinds == [(first.name, "checksum"), (second.name, "missing"), (third.name, "missing")]
-        assert "dataset for a file, but it is a directory; it had 40 samples" in found.damages[1].what
+        assert "asked for a file, but it is a directory; it had 40 samples" in found.damages[1].what
         assert (
             "it is a link to train-000002.tar, and the links lead in a circle; it had 40 samples"
             in found.damages[2].what
         )
     else:
         assert kinds == [(second.name, "unreadable"), (third.name, "unreadable")]
-        assert found.damages[0].what == "dataset for a file, but it is not a regular file"
+        assert found.damages[0].what == "asked for a file, but it is not a regular file"
         assert found.num_by_parsing > 0
 
 
@@ -150,7 +150,7 @@ def test_what_is_no_index_file_is_damage_of_the_index(data: Path, other: str) ->
         path.symlink_to(path.name if other == "circle" else "none")
     (damage,) = found_in(data).damages
     assert (damage.kind, damage.shard) == ("index", "")
-    with pytest.raises(StorageError):  # one that was dataset for, and is not there
+    with pytest.raises(StorageError):  # a named index that is not there
         open_to_verify(data, index=data / "another.index")
 
 

@@ -256,10 +256,7 @@ def _pack_iterable(
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Result of a packing, with the peak memory of all processes together.
-
-    ``classes`` has the counts of repeated classes. ``num_workers`` is 0 if an earlier run had done everything.
-    """
+    """Result of a packing; ``peak_bytes`` of all processes; ``num_workers`` is 0 if an earlier run did everything."""
 
     summary: PackSummary
     sizing: ShardSizing

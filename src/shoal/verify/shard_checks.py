@@ -82,12 +82,7 @@ def check_shards(
 
 
 def _works(
-    opened: Opened,
-    shard: int,
-    info: ObjectInfo | None,
-    costs: ReadCosts,
-    extents: list[int],
-    decode: Decode | None,
+    opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int], decode: Decode | None
 ) -> Iterator[Callable[[], VerifyReport]]:
     """Yield the checks of one shard, whose extents are ``[extents[0], extents[1])``."""
     if info is None:
@@ -246,10 +241,7 @@ def _read(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Decode | Non
 
 
 def _decoded(opened: Opened, read: UnitRead, data: bytes, lost: Container[int], decode: Decode) -> VerifyReport:
-    """Decode each field of the samples of an extent, except ``lost`` samples, and report failures.
-
-    Raises errors of ``decode`` without a cause in the data (a missing library).
-    """
+    """Decode each field of an extent's samples, except ``lost`` samples; raise errors without a cause in the data."""
     report = VerifyReport()
     records, starts = _records(opened, read, data), starts_in(opened.index, read)
     for number in range(read.num_samples):

@@ -31,7 +31,6 @@ from shoal.storage.sources.source import SourceLike, schemes_of
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store_of_url import open_store
-from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 from shoal.verify.open_to_verify import Verification, open_to_verify
 from shoal.verify.shard_checks import check_shards
@@ -59,25 +58,20 @@ class VerifyTask:
     """One unit: consecutive shards with their part of the index, to be read anywhere. Can be pickled."""
 
     number: int
-    store: Store
-    format: Format
-    index: Index
-    paths: tuple[str, ...]
+    opened: Opened
     first_sample: int
     parts: UnitParts
     decode: Decode | None = None
 
     def __call__(self) -> UnitVerified:
         """Read the shards, leave a report on them, and return its counts."""
-        check = ShardCheck(self.index, self.paths, store=self.store, format=self.format)
-        opened = Opened(self.store, self.index, self.paths, self.format, None, check)
-        report = check_shards(opened, decode=self.decode)
+        report = check_shards(self.opened, decode=self.decode)
         report.damages = [
             replace(damage, samples=tuple(self.first_sample + sample for sample in damage.samples))
             for damage in report.damages
         ]
         self.parts.put(self.number, [json.dumps(asdict(report)).encode()])
-        return UnitVerified(self.number, self.index.num_shards, report.num_bytes, len(report.damages))
+        return UnitVerified(self.number, self.opened.index.num_shards, report.num_bytes, len(report.damages))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,13 +103,11 @@ class VerifyJob:
         check_unit(number, self.num_units)
         opened = cast("Opened", self.dataset.opened)  # without one there are no units
         first, end = self.cuts[number], self.cuts[number + 1]
-        index = opened.index
-        first_sample = int(index.extent_first_sample[np.searchsorted(index.extent_shard, first)])
-        paths = tuple(opened.paths[first:end])
-        part = _part_of(index, first, end)
-        return VerifyTask(
-            number, opened.store, opened.format, part, paths, first_sample, self.parts, self.dataset.decode
-        )
+        index, paths = _part_of(opened.index, first, end), tuple(opened.paths[first:end])
+        check = ShardCheck(index, paths, store=opened.store, format=opened.format)
+        part = Opened(opened.store, index, paths, opened.format, None, check)
+        first_sample = int(opened.index.extent_first_sample[opened.index.shard_first_extent[first]])
+        return VerifyTask(number, part, first_sample, self.parts, self.dataset.decode)
 
     def run(self, number: int) -> UnitVerified:
         """Run one unit here.

@@ -28,10 +28,7 @@ _MOST_SAMPLES = 1 << 27  # their keys take a gigabyte
 
 @dataclass(frozen=True, slots=True)
 class Mixedness:
-    """For one key: similarity of samples within a chunk (rho), and predicted variance ratio of a global batch.
-
-    rho compares chunks with each other; with fewer than `FEWEST_CHUNKS` it is None.
-    """
+    """For one key: similarity within chunks (rho; None below `FEWEST_CHUNKS`), and variance ratio of a global batch."""
 
     key: str
     num_chunks_before: int
@@ -43,26 +40,26 @@ class Mixedness:
 
 
 def mixedness(
-    source: ResolvedOrder, made: Index, *, batch: int = 256, window: int | str | None = None
+    source: ResolvedOrder, index: Index, *, batch: int = 256, window: int | str | None = None
 ) -> list[Mixedness]:
     """Compare mixing before and after, for each column of the index and, first, for the position in the source.
 
-    ``source`` has the old shards, in the order of the samples of the new index ``made``. ``batch`` (samples of a global
+    ``source`` has the old shards, in the order of the samples of the new ``index``. ``batch`` (samples of a global
     batch) and ``window``, as in ``shuffle(window=...)``, describe the planned training. Returns an empty list for too
     few samples to compare batches, for more than 2^27 samples (keys would take more memory than the repacking), and
     if samples were left out or repeated. O(N log N).
     """
-    num_samples = made.num_samples
+    num_samples = index.num_samples
     if source.stored is not None or source.sampling is not None:
         return []
     if num_samples < 2 * batch or num_samples > _MOST_SAMPLES or num_samples != source.num_samples:
         return []
     request = OrderRequest(window=window)
-    before, after = ResolvedOrder(source.index, request), ResolvedOrder(made, request)
+    before, after = ResolvedOrder(source.index, request), ResolvedOrder(index, request)
     counts = [len(order.order_borders) - 1 for order in (before, after)]
     ids = source.epoch(0).ids(0, num_samples)
     keys: dict[str, NDArray[Any]] = {POSITION: ids.astype(np.float64)}
-    keys |= {name: column for name, column in made.columns.items() if name != RECORD_CRCS}
+    keys |= {name: column for name, column in index.columns.items() if name != RECORD_CRCS}
     results = []
     for name, values in keys.items():
         if len(np.unique(values[:: max(1, num_samples >> 16)])) < 2:

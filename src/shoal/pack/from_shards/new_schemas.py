@@ -73,10 +73,8 @@ def options_of_first(
 
 
 def with_files(opened: Opened, *, kept: Mapping[str, str] | None = None) -> Opened:
-    """Return the dataset with images as the bytes of their files, to write them exactly as stored.
-
-    ``kept`` has the encodings of MDS columns that are copied; columns that shoal does not write are not even decoded.
-    """
+    """Return the dataset with images as the bytes of their files; ``kept`` has encodings of copied MDS columns."""
+    # Copied columns that shoal does not write are not even decoded.
     stored = {encoding for encoding in (kept or {}).values() if not is_written(encoding)}
     return replace(opened, format=_with_files(opened.format, stored))
 

@@ -32,10 +32,7 @@ _log = logging.getLogger("shoal")
 
 @dataclass(frozen=True, slots=True)
 class RepackSource:
-    """Shards to be repacked, the selected samples (None for all), and the stages of each sample.
-
-    ``output_options`` has the storage options of the destination.
-    """
+    """Shards, storage options of the destination, selected samples (None for all), and the stages of each sample."""
 
     opened: Opened
     output_options: Mapping[str, Any] | None

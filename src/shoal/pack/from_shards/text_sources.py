@@ -31,13 +31,8 @@ def documents_format(
 
     In plain text, each file is a document, or with ``documents="line"`` each non-empty line. Plain text files end in
     ``.txt`` or ``.text``. A glob, braces or a list may also name files with a suffix of no format (``.md``); with
-    ``documents``, all files that they name are plain text.
-
-    Raises
-    ------
-    UsageError
-        There are both shards and plain text, ``documents`` is given for shards, or compressed files are to be
-        documents.
+    ``documents``, all files that they name are plain text. Raises `UsageError` for shards beside plain text, for
+    ``documents`` with shards, and for compressed files as documents.
     """
     try:
         files = expanded(source, (*suffixes_in_directories(), *_TEXTS), open_store(source, storage_options))[0]

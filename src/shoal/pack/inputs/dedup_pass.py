@@ -55,10 +55,7 @@ class DigestsJob:
 def without_equal_contents(
     inputs: InputTable, *, skips: bool, num_workers: int | None, progress: Progress | None = None
 ) -> InputTable:
-    """Leave out inputs with the content of an earlier input; inputs of a unique size are not read.
-
-    80 bytes of memory for each read input. Raises `StorageError` if an input is unreadable, unless ``skips``.
-    """
+    """Leave out inputs with the content of an earlier input; inputs of a unique size are not read. 80 bytes a read."""
     sizes, among = inputs.content_bytes(), np.arange(len(inputs))
     if sizes is not None:
         _, codes, counts = np.unique(sizes, return_inverse=True, return_counts=True)

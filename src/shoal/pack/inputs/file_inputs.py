@@ -92,13 +92,13 @@ class _FileInputs(InputTable):
         return sizes
 
     def without(self, distinct: Distinct, by: Dedup) -> _FileInputs:
-        kept, files = distinct.kept, self._files_of(distinct.kept)
-        names = [self.files.names[number] for number in files.tolist()]
+        kept = distinct.kept
+        files, fields = self._files_of(kept)
         return replace(
             self,
-            files=FileList(self.files.root, names, self.files.num_bytes[files], self.files.modified_ns[files]),
+            files=files,
             keys=[self.keys[number] for number in kept.tolist()],
-            fields=[self.fields[number] for number in files.tolist()],
+            fields=fields,
             first_file=np.concatenate([[0], np.cumsum(np.diff(self.first_file)[kept])]).astype(np.int64),
             label=None if self.label is None else self.label[kept],
             extra=[self.extra[number] for number in kept.tolist()] if self.extra else (),
@@ -110,29 +110,30 @@ class _FileInputs(InputTable):
             return [None if extra[key] is None else str(extra[key]) for extra in self.extra]
         return labels_of(key, self.label, self.classes, self.extra[0] if self.extra else ())
 
-    def _files_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _files_of(self, numbers: NDArray[np.int64]) -> tuple[FileList, list[str]]:
+        """Return the files of some inputs, and their fields."""
         counts = np.diff(self.first_file)[numbers]
         ends = np.cumsum(counts)
-        firsts = np.repeat(self.first_file[numbers] - (ends - counts), counts)
-        files: NDArray[np.int64] = np.arange(int(ends[-1]) if len(ends) else 0) + firsts
-        return files
+        files = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
+            self.first_file[numbers] - ends + counts, counts
+        )
+        chosen, known = files.tolist(), self.files
+        names = [known.names[number] for number in chosen]
+        listed = FileList(known.root, names, known.num_bytes[files], known.modified_ns[files])
+        return listed, [self.fields[number] for number in chosen]
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> FileSamples:
-        counts, files = np.diff(self.first_file)[numbers], self._files_of(numbers)
-        chosen = files.tolist()
+        files, fields = self._files_of(numbers)
         return FileSamples(
-            root=self.files.root,
+            files=files,
             format=self.format,
             keys=[self.keys[number] for number in numbers.tolist()],
+            fields=fields,
+            counts=np.diff(self.first_file)[numbers].tolist(),
             copies=copies.tolist(),
-            counts=counts.tolist(),
-            names=[self.files.names[number] for number in chosen],
-            fields=[self.fields[number] for number in chosen],
-            num_bytes=self.files.num_bytes[files].tolist(),
-            modified_ns=self.files.modified_ns[files].tolist(),
-            labels=[-1] * len(numbers) if self.label is None else self.label[numbers].tolist(),
+            label=None if self.label is None else self.label[numbers],
             classes=self.classes,
-            extra=[self.extra[number] for number in numbers.tolist()] if self.extra else None,
+            extra=[self.extra[number] for number in numbers.tolist()] if self.extra else (),
             grouped=self.grouped,
         )
 

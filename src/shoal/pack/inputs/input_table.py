@@ -80,7 +80,4 @@ class InputTable(ABC):
 
     @abstractmethod
     def options(self, *, skips: bool) -> dict[str, Any]:
-        """Return format options that give all shards the columns of all samples.
-
-        Raises `UsageError` if no columns hold all samples, unless ``skips`` allows to leave some out.
-        """
+        """Return format options with the columns of all samples; `UsageError` if there are none, unless ``skips``."""

@@ -34,7 +34,7 @@ from shoal.pack.inputs.input_table import TAR_BLOCK, InputTable
 from shoal.pack.inputs.repeats import MARK, refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
 from shoal.pack.shards.shard_writer import Shard, Unreadable
-from shoal.storage.files.small_files import FileTree, read_tree_into
+from shoal.storage.files.small_files import FileList, FileTree, read_tree_into
 
 _BLOCK_BYTES = 1 << 20
 _SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
@@ -104,22 +104,18 @@ class TreeSamples:
     classes: tuple[str, ...]
 
     def __iter__(self) -> Iterator[Sample | Unreadable]:
-        names = self.files.names()
+        files, names = self.files, self.files.names()
         named = [name_of(name) for name in names]
         return iter(
             FileSamples(
-                root=self.files.root,
+                files=FileList(files.root, names, files.num_bytes, files.modified_ns),
                 format=self.format,
                 keys=[key for key, _ in named],
-                copies=self.copies.tolist(),
-                counts=[1] * len(names),
-                names=names,
                 fields=[suffix for _, suffix in named],
-                num_bytes=self.files.num_bytes.tolist(),
-                modified_ns=self.files.modified_ns.tolist(),
-                labels=[-1] * len(names) if self.label is None else self.label.tolist(),
+                counts=[1] * len(names),
+                copies=self.copies.tolist(),
+                label=self.label,
                 classes=self.classes,
-                extra=None,
             )
         )
 

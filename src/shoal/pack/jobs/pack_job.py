@@ -170,11 +170,7 @@ class Ran:
 
 
 def run_job(
-    job: PackJob,
-    *,
-    num_workers: int,
-    progress: Progress | PackProgress | None = None,
-    engine: JobEngine | None = None,
+    job: PackJob, *, num_workers: int, progress: Progress | PackProgress | None = None, engine: JobEngine | None = None
 ) -> Ran:
     """Run all units of a job in ``num_workers`` processes of this machine, or by an ``engine``, and finish it.
 

@@ -71,10 +71,7 @@ def failures_in(skipped: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 
 def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
-    """Return the error of a run that may not skip inputs, for the shard or dataset of a run that did.
-
-    A run that is not alone cannot make the shard again: the other run might just commit it.
-    """
+    """Return the error of a run that may not skip inputs, for a shard of a run that did and might just commit it."""
     msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
     msg += f"them {skipped[0][0]}"
     hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes an unfinished packing"

@@ -28,19 +28,11 @@ from shoal.stream.iterating.pipeline_spec import PipelineSpec
 class PartitionReader:
     """Samples of a dataset in stored order, by spans. Can be pickled with the index, so send it once a machine.
 
-    Parameters
-    ----------
-    source, split, index, format, storage_options
-        As for `shoal.open`.
-    decode
-        Decode fields by their suffix (`Dataset.decode`).
+    ``decode`` decodes fields by their suffix (`Dataset.decode`); other arguments are as for `shoal.open`.
 
-    Examples
-    --------
     >>> import tempfile, shoal
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     samples = ({"text": f"document {i}"} for i in range(5))
-    ...     packed = shoal.pack.pack(samples, directory, format="jsonl")
+    ...     packed = shoal.pack.pack(({"text": f"document {i}"} for i in range(5)), directory, format="jsonl")
     ...     reader = PartitionReader(directory)
     ...     reader.num_samples, list(reader.samples(3, 5))
     (5, [{'text': 'document 3'}, {'text': 'document 4'}])
@@ -83,15 +75,7 @@ class PartitionReader:
         return list(pairwise(cuts))
 
     def samples(self, first: int, stop: int) -> Iterator[Sample]:
-        """Yield the samples ``[first, stop)``, from any process.
-
-        Raises
-        ------
-        ShardError
-            A sample is damaged.
-        StorageError
-            A shard cannot be read.
-        """
+        """Yield the samples ``[first, stop)``, in any process; `ShardError` if one is damaged, or `StorageError`."""
         resolved = replace(cast("ResolvedOrder", self._spec.resolved), delivered=Runs.span(first, stop))
         iteration = Iteration(IteratorSpec(replace(self._spec, resolved=resolved), 0, 0))
         try:

@@ -1,15 +1,17 @@
-"""`shoal.pack.ray.run`: the units of a job as tasks of Ray."""
+"""`shoal.pack.ray.run`: the units of a job as tasks of Ray; and the library ray itself, and its errors."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from shoal.errors import StorageError
+from shoal.errors import ShoalError, StorageError, UsageError, WorkerError
+from shoal.hints import pip_install
 from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
-from shoal.pack.ray.ray_library import own_errors, ray_library
 
 _Result = TypeVar("_Result")
 
@@ -19,10 +21,7 @@ _GATHER_SECONDS = 0.1
 
 
 def run(
-    job: UnitJob[_Result],
-    *,
-    progress: UnitProgress | None = None,
-    remote_options: Mapping[str, Any] | None = None,
+    job: UnitJob[_Result], *, progress: UnitProgress | None = None, remote_options: Mapping[str, Any] | None = None
 ) -> _Result:
     """Run the missing units of a job as tasks of Ray, one a task, and finish the job.
 
@@ -98,3 +97,39 @@ def _finished(ray: Any, remote: Any, job: UnitJob[Any], missing: deque[int]) -> 
     finally:
         for task in running:
             ray.cancel(task)
+
+
+def ray_library() -> Any:
+    """Import and return the module ``ray``; `UsageError` with the command that installs it, if it is missing."""
+    try:
+        import ray  # noqa: PLC0415  # optional
+    except ImportError as error:
+        msg = "packing with Ray needs the library ray, which is not installed"
+        raise UsageError(msg, hint=pip_install("ray")) from error
+    return ray
+
+
+def ray_data() -> Any:
+    """Import and return the module ``ray.data``; `UsageError` if it or its requirements are missing."""
+    ray_library()
+    if lacking := [name for name in ("pandas", "pyarrow") if find_spec(name) is None]:
+        msg = f"Ray Data needs {' and '.join(lacking)}, not installed here"
+        raise UsageError(msg, hint=f"pip install {' '.join(lacking)}, or all requirements: pip install 'ray[data]'")
+    import ray.data  # noqa: PLC0415  # optional
+
+    return ray.data
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise errors of tasks as in the task, and `WorkerError` if Ray gave up: processes or machines died repeatedly."""
+    ray = ray_library()
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ShoalError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        msg = f"Ray gave up: {str(error).strip().splitlines()[0]:.300}"
+        raise WorkerError(msg, hint="run again to continue: finished units are kept") from error

@@ -42,11 +42,7 @@ class ShardSizing:
 
 
 def shard_sizing(
-    num_bytes: int | None = None,
-    *,
-    num_readers: int = 1,
-    latency_seconds: float = 0.03,
-    bytes_per_second: float = 90e6,
+    num_bytes: int | None = None, *, num_readers: int = 1, latency_seconds: float = 0.03, bytes_per_second: float = 90e6
 ) -> ShardSizing:
     """Return the smallest shard size that keeps waiting below 1 %, or a smaller size if it gives each reader a shard.
 

@@ -138,7 +138,7 @@ def _no_memory(what: str) -> UsageError:
 
 
 def _write_all(writer: ShardWriter, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
-    """Write all inputs except those that are skipped."""
+    """Write all inputs except skipped inputs."""
     position = -1
     for entry in inputs:
         if isinstance(entry, RecordBlock):

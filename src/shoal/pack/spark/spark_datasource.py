@@ -17,7 +17,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.partitions.partition_reader import PartitionReader
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
 from shoal.pack.spark.spark_rows import arrow_schema_of, batches_of, samples_of, schema_of_dataset, types_of
-from shoal.pack.spark.spark_session import spark_library
+from shoal.pack.spark.spark_tasks import spark_library
 
 spark_library()
 from pyspark import TaskContext  # noqa: E402  # after the check
@@ -94,8 +94,8 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
         options = dict(self.options)
         _check_names(options, _WRITER_OPTIONS)
         format_name = options.get("format", "parquet")
-        given = _json_of(options, "options")
-        types = {name: value for name, value in types_of(schema, format_name).items() if name not in given}
+        format_options = _json_of(options, "options")
+        types = {name: value for name, value in types_of(schema, format_name).items() if name not in format_options}
         table_schema = types.pop("schema", None)
         writer = PartitionWriter(
             _path_of(options),
@@ -104,7 +104,7 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
             columns=_names_of(options, "columns"),
             prefix=options.get("prefix", "shard"),
             extent_bytes=options.get("extent_bytes", EXTENT_BYTES),
-            options={**types, **given},
+            options={**types, **format_options},
             storage_options=_json_of(options, "storage_options"),
         )
         writer.begin(table_schema)

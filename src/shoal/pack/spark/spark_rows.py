@@ -36,11 +36,7 @@ def arrow_schema_of(schema: Any) -> Any:
 
 
 def types_of(schema: Any, format_name: str) -> dict[str, Any]:
-    """Return format options that give all shards the types of a Spark schema.
-
-    Tables take a pyarrow schema; MDS takes an encoding for each column: ``int``, ``float64``, ``str``, ``bytes``, and
-    ``json`` for other types. Other formats need no options.
-    """
+    """Return format options with the types of a Spark schema: a pyarrow schema for tables, encodings for MDS."""
     plain = format_name.partition(".")[0]
     if plain in TABLE_FORMATS:
         return {"schema": arrow_schema_of(schema)}

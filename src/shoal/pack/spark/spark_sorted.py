@@ -29,8 +29,7 @@ from shoal.pack.shards.shard_sizes import shard_sizing
 from shoal.pack.shards.shard_writer import Shard
 from shoal.pack.spark.spark_order import Sizes, Span, check_table, ordered_table, plain_rows, sizes_of, spans_of
 from shoal.pack.spark.spark_rows import samples_of, types_of
-from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
-from shoal.pack.spark.spark_tasks import counting
+from shoal.pack.spark.spark_tasks import context_of, counting, noting_errors, own_errors
 
 _ROW, _SHARD = "__shoal_row", "__shoal_shard"
 _SPAN = ("__shoal_partition", "__shoal_first", "__shoal_stop")
