@@ -76,7 +76,7 @@ def test_one_file_and_another_field_and_format(calls: Calls, tmp_path: Path, tok
 def test_what_does_not_apply_is_refused(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     write(raw, "jsonl")
-    assert "--documents line was asked for" in calls.refused(
+    assert "--documents line was requested" in calls.refused(
         "pack", raw, out, "--tokenize", tokenizer, "--documents", "line"
     )
     assert "--group, --shuffle does not apply" in calls.refused(

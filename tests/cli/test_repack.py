@@ -98,7 +98,7 @@ def test_samples_that_got_another_key_are_counted(data: Path, calls: Calls, tmp_
 
 def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert "no format 'zip'" in calls.refused("repack", data, tmp_path / "out", "--to", "zip")
-    assert "all of which is input" in calls.refused("repack", data, data / "new")
+    assert "everything there is input" in calls.refused("repack", data, data / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.tar").touch()
     assert "there are shards already" in calls.refused("repack", data, tmp_path / "full")

@@ -57,10 +57,8 @@ def test_damage_by_shard_byte_and_key(data: Path, calls: Calls) -> None:
     calls.text("index", data, "--checksum", "--extent-bytes", "2KiB")
     damage(data / "train-000001.tar", 512)
     text = calls.text("verify", data, code=1)
-    assert (
-        "train-000001.tar, byte 0: checksum: the bytes differ from those indexed, by their checksum; sample 50 (0050)"
-        in text
-    )
+    line = "checksum: the bytes differ from the indexed bytes, by their checksum; sample 50 (0050)"
+    assert f"train-000001.tar, byte 0: {line}" in text
     found = json.loads(calls.text("verify", data, "--json", code=1))
     (one,) = found["damages"]
     assert (one["shard"], one["first_byte"], one["samples"], one["keys"]) == ("train-000001.tar", 0, [50], ["0050"])

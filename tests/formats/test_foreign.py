@@ -366,7 +366,7 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
     (directory / "a.tar").write_bytes(data)
     (directory / "a.tar.idx").write_bytes(wrong_index(kind, data, 20))
     to_verify = open_to_verify(directory)
-    index = build_index(to_verify.found, store=local_store(), format=to_verify.format)
+    index = build_index(to_verify.source, store=local_store(), format=to_verify.format)
     assert index.notes == {}
     assert index.num_samples == (59 if kind == "joined" else 61)
     save_index(index, directory / "shoal.index", store=LocalStore())
@@ -399,7 +399,7 @@ def test_a_cut_between_chunks_is_noticed_too(order: str, tmp_path: Path, monkeyp
         (directory / "a.tar").write_bytes(data)
         (directory / "a.tar.idx").write_bytes(wrong_index("cut", data, sample))
         to_verify = open_to_verify(directory)
-        index = build_index(to_verify.found, store=local_store(), format=to_verify.format, extent_bytes=1)
+        index = build_index(to_verify.source, store=local_store(), format=to_verify.format, extent_bytes=1)
         assert index.num_extents == index.num_samples  # so that each border is one of chunks
         if index.num_samples == 24:
             continue  # it was compared here
@@ -421,7 +421,7 @@ def test_right_indexes_of_shards_far_away_are_read(tmp_path: Path, monkeypatch: 
         to_verify = open_to_verify(directory)
         for extent_bytes in (1, 5000):
             index = build_index(
-                to_verify.found, store=local_store(), format=to_verify.format, extent_bytes=extent_bytes
+                to_verify.source, store=local_store(), format=to_verify.format, extent_bytes=extent_bytes
             )
             assert index.shard_heads[0]["by_borders"] is True
             save_index(index, directory / "shoal.index", store=LocalStore())
@@ -439,7 +439,7 @@ def test_an_index_made_near_is_scanned_again_as_such(tmp_path: Path, monkeypatch
     (tmp_path / "a.tar.idx").write_bytes(energon(made_tar(30)))
     to_verify = open_to_verify(tmp_path)
     for store in (LocalStore(), local_store()):
-        index = build_index(to_verify.found, store=store, format=to_verify.format)
+        index = build_index(to_verify.source, store=store, format=to_verify.format)
         assert index.shard_heads[0]["by_borders"] == ("all seen" if store.reads_ahead else True)
         save_index(index, tmp_path / "shoal.index", store=LocalStore())
         os.utime(tmp_path / "a.tar", ns=(7, 7 + store.reads_ahead))

@@ -232,10 +232,10 @@ def test_files_of_this_machine_may_be_named_by_urls(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(f"path\n{url}/in/cat/001.txt\n")
     packed(tmp_path / "rows.csv", tmp_path / "rows")
     assert shoal.open(tmp_path / "rows")[0]["txt"] == (files / "cat" / "001.txt").read_bytes()
-    with pytest.raises(UsageError, match="all of which is input"):
+    with pytest.raises(UsageError, match="everything there is input"):
         packed(files, f"{url}/in/out")
     (tmp_path / "link").symlink_to(files)
-    with pytest.raises(UsageError, match="all of which is input"):
+    with pytest.raises(UsageError, match="everything there is input"):
         packed(files, tmp_path / "link" / "out")
 
 
@@ -253,7 +253,7 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="path_column= does not apply"):
             packed(source, tmp_path / "out", path_column="x")
     for options in ({"grouped": True}, {"labelled": True}):
-        with pytest.raises(UsageError, match=r"a manifest, to which (grouped|labelled)= does not apply"):
+        with pytest.raises(UsageError, match=r"a manifest, and (grouped|labelled)= does not apply to it"):
             packed(tmp_path / "rows.csv", tmp_path / "out", **options)
     with pytest.raises(UsageError, match="more than 1099511627776 samples"):
         packed(files, tmp_path / "out", oversample={"cat": 10**400})
@@ -402,7 +402,7 @@ def test_rows_whose_file_is_not_in_a_dataset_on_disk_are_told_or_left_out(tmp_pa
 @pytest.mark.parametrize(
     ("state", "refused"),
     [
-        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "rows are those of another order"),
+        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "rows have another order"),
         ({"_data_files": [{"name": "x"}]}, "does not say which files"),
     ],
 )
@@ -500,7 +500,7 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
 def test_nothing_is_packed_into_what_is_packed(tmp_path: Path) -> None:
     files = make_files(tmp_path / "in")
     for out in (files, files / "cat" / "packed"):
-        with pytest.raises(UsageError, match="all of which is input"):
+        with pytest.raises(UsageError, match="everything there is input"):
             packed(files, out)
 
 

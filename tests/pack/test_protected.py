@@ -57,7 +57,7 @@ def of_fsspec(_: pytest.MonkeyPatch) -> None:
     params=[
         (no_links, "this file system has no hard links"),
         (cannot_compare, "the server does not know conditions"),
-        (ignores_conditions, "this store wrote an object where there was one, though told not to"),
+        (ignores_conditions, "this store wrote an object over an existing object, which the request forbade"),
         (of_fsspec, "this kind of store cannot compare"),
     ],
     ids=lambda param: param[0].__name__,

@@ -244,9 +244,9 @@ def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is a dataset already"):
         repack(source, tmp_path / "b", shard_bytes="3KiB", num_workers=1)
     for inside in (source, source / "deep" / "er", source.as_uri() + "/deep"):
-        with pytest.raises(UsageError, match="all of which is input"):
+        with pytest.raises(UsageError, match="everything there is input"):
             repack(source, inside, shard_bytes="3KiB", num_workers=1)
-    with pytest.raises(UsageError, match=r"s3://bucket/a/b lies in s3://bucket/a, all of which is input"):
+    with pytest.raises(UsageError, match=r"s3://bucket/a/b lies in s3://bucket/a, and everything there is input"):
         repack(["s3://other/a", "s3://bucket/a"], "s3://bucket/a/b?secret=1")
     assert contents_of(tmp_path / "b") == before
 

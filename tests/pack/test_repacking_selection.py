@@ -20,7 +20,7 @@ from tests.samples import write_tar
 import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.pack import pack, plan_repack, repack
-from shoal.pack.from_shards.selection import copy_numbers
+from shoal.pack.from_shards.repack_settings import copy_numbers
 from shoal.pack.writer import Writer
 
 MIXED: dict[str, Any] = {"mix": True, "seed": 4, "memory": "64KiB", "extent_bytes": "4KiB"}

@@ -9,7 +9,7 @@ import pytest
 
 import shoal.pack.spark
 from shoal.errors import ShardError, StorageError, UsageError, WorkerError
-from shoal.pack.spark.spark_session import error_of, noting_errors, own_errors
+from shoal.pack.spark.spark_tasks import error_of, noting_errors, own_errors
 
 
 @pytest.mark.parametrize(

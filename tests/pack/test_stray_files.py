@@ -146,7 +146,7 @@ def test_samples_from_code_must_have_what_is_required(tmp_path: Path) -> None:
 
 def test_rows_are_chosen_in_their_manifest(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path\nphotos/cat/001.jpg\n")
-    with pytest.raises(UsageError, match="a manifest, to which require= does not apply"):
+    with pytest.raises(UsageError, match="a manifest, and require= does not apply to it"):
         shoal.pack.pack(tmp_path / "list.csv", tmp_path / "packed", require=["jpg"])
 
 

@@ -22,7 +22,8 @@ from shoal.pack.inputs import tree_inputs
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.tree_inputs import TreeSamples
-from shoal.pack.packing import _worth_workers
+from shoal.pack.jobs.process_jobs import useful_workers
+from shoal.pack.packing import _seconds_of
 from shoal.pack.requests import PackRequest
 from shoal.pack.shards.shard_plan import plan_shards
 
@@ -171,10 +172,10 @@ def test_parts_of_a_tree(tmp_path: Path) -> None:
 
 
 def test_processes_are_started_where_they_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.pack.packing.usable_processors", lambda: 8)
+    monkeypatch.setattr("shoal.pack.jobs.process_jobs.usable_processors", lambda: 8)
 
     def workers(num_files: int, num_bytes: int) -> int:
-        return _worth_workers(plan_shards(np.full(num_files, num_bytes), shard_bytes=64 << 20))
+        return useful_workers(_seconds_of(plan_shards(np.full(num_files, num_bytes), shard_bytes=64 << 20)))
 
     assert [workers(1_000, 1000), workers(100_000, 1000), workers(300_000, 1000), workers(1_000_000, 1000)] == [
         1,

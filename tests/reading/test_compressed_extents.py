@@ -254,9 +254,9 @@ def _with(index: Index, column: str, values: np.ndarray[Any, Any]) -> Index:
 
 def test_worker_processes_and_threads_find_the_same(data: Path) -> None:
     asked = open_to_verify(data)
-    here = build_index(asked.found, store=LocalStore(), format=asked.format, workers=0)
+    here = build_index(asked.source, store=LocalStore(), format=asked.format, workers=0)
     for store, workers in ((LocalStore(), 1), (local_store(), None)):
-        there = build_index(asked.found, store=store, format=asked.format, workers=workers)
+        there = build_index(asked.source, store=store, format=asked.format, workers=workers)
         assert here.fingerprint == there.fingerprint
         assert here.extent_layout_crc.tolist() == there.extent_layout_crc.tolist()
         assert here.shard_heads == there.shard_heads
@@ -264,8 +264,8 @@ def test_worker_processes_and_threads_find_the_same(data: Path) -> None:
 
 def test_verify_and_mend(data: Path) -> None:
     asked = open_to_verify(data)
-    index = build_index(asked.found, store=asked.store, format=asked.format, workers=0)
-    sums = extent_checksums(index, asked.found.paths, store=LocalStore(), check=lambda _: None)
+    index = build_index(asked.source, store=asked.store, format=asked.format, workers=0)
+    sums = extent_checksums(index, asked.source.paths, store=LocalStore(), check=lambda _: None)
     done: list[tuple[int, int]] = []
     for made in (index, replace(index, extent_checksum=sums)):
         save_index(made, data / "shoal.index", store=LocalStore())

@@ -31,14 +31,16 @@ from shoal.verify.verify_report import Damage, VerifyReport
 
 def write_index(directory: Path, *, checksums: bool = True, records: bool = False, extent_bytes: int = 4096) -> Index:
     """An index beside the shards of a directory."""
-    asked = open_to_verify(directory)
-    index = build_index(asked.found, store=asked.store, format=asked.format, workers=0, extent_bytes=extent_bytes)
+    dataset = open_to_verify(directory)
+    index = build_index(
+        dataset.source, store=dataset.store, format=dataset.format, workers=0, extent_bytes=extent_bytes
+    )
     if checksums:
-        paths = asked.found.paths
+        paths = dataset.source.paths
         index = replace(index, extent_checksum=extent_checksums(index, paths, store=LocalStore(), check=lambda _: None))
     if records:
         shard, first, end = (part.tolist() for part in locate(index, np.arange(index.num_samples)))
-        data = [Path(path).read_bytes() for path in asked.found.paths]
+        data = [Path(path).read_bytes() for path in dataset.source.paths]
         crcs = [crc32(data[s][a:b]) for s, a, b in zip(shard, first, end, strict=True)]
         index = replace(index, columns={RECORD_CRCS: np.array(crcs, dtype=np.uint32)})
     save_index(index, directory / "shoal.index", store=LocalStore())
@@ -147,7 +149,7 @@ def test_what_is_no_index_file_is_damage_of_the_index(data: Path, other: str) ->
         path.symlink_to(path.name if other == "circle" else "none")
     (damage,) = found_in(data).damages
     assert (damage.kind, damage.shard) == ("index", "")
-    with pytest.raises(StorageError):  # one that was asked for, and is not there
+    with pytest.raises(StorageError):  # a named index that is not there
         open_to_verify(data, index=data / "another.index")
 
 
@@ -222,10 +224,10 @@ def test_a_scan_finds_what_no_sample_holds(tmp_path: Path) -> None:
 def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:
     old = write_index(data)
     write_tar(data / "train-000003.tar", [{"__key__": b"new", "txt": b"new"}])
-    asked = open_to_verify(data)
-    found = verify(asked)
+    dataset = open_to_verify(data)
+    found = verify(dataset)
     assert [(d.kind, d.shard) for d in found.damages] == [("unknown", "train-000003.tar")]
-    mended, left = repair_index(asked, found)
+    mended, left = repair_index(dataset, found)
     assert left == []
     assert found_in(data).damages == []
     assert (mended.num_samples, mended.extent_checksum is not None) == (121, True)
@@ -237,8 +239,8 @@ def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:
 def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
     old = write_index(data, records=True)
     write_tar(data / "train-000003.tar", [{"__key__": b"new", "txt": b"new"}])
-    asked = open_to_verify(data)
-    mended, left = repair_index(asked, verify(asked))
+    dataset = open_to_verify(data)
+    mended, left = repair_index(dataset, verify(dataset))
     assert left == []
     assert mended.columns[RECORD_CRCS][:120].tolist() == old.columns[RECORD_CRCS].tolist()
     flip(data / "train-000003.tar", 513)
@@ -249,15 +251,15 @@ def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
     labelled = replace(labelled, metadata={**mended.metadata, "classes": ["a"]})
     save_index(labelled, data / "shoal.index", store=LocalStore())
     write_tar(data / "train-000004.tar", [{"__key__": b"newer", "txt": b"newer"}])
-    asked = open_to_verify(data)
+    dataset = open_to_verify(data)
     with pytest.raises(UsageError, match=r"columns label, and their values .* 1 shard, the first of train-000004.tar"):
-        repair_index(asked, verify(asked))
+        repair_index(dataset, verify(dataset))
     assert load_index(str(data / "shoal.index"), store=LocalStore()).num_samples == 121
 
     (data / "train-000004.tar").unlink()
     os.utime(data / "train-000000.tar", ns=(1, 1))
-    asked = open_to_verify(data)
-    mended, left = repair_index(asked, verify(asked))
+    dataset = open_to_verify(data)
+    mended, left = repair_index(dataset, verify(dataset))
     assert left == []
     assert mended.columns["label"].tolist() == list(range(121))
     assert mended.metadata["classes"] == ["a"]
@@ -266,14 +268,14 @@ def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
 def test_without_an_index_every_shard_that_cannot_be_scanned_is_listed(data: Path) -> None:
     flip(data / "train-000000.tar", 150)  # in the checksum of the first header
     flip(data / "train-000002.tar", 150)
-    asked = open_to_verify(data)
-    found = verify(asked)
+    dataset = open_to_verify(data)
+    found = verify(dataset)
     assert [(d.kind, d.shard, d.first_byte) for d in found.damages] == [
         ("unreadable", "train-000000.tar", 0),
         ("unreadable", "train-000002.tar", 0),
     ]
-    assert asked.opened is not None
-    assert asked.opened.index.num_samples == 40
+    assert dataset.opened is not None
+    assert dataset.opened.index.num_samples == 40
     flip(data / "train-000001.tar", 150)
     assert [damage.shard for damage in found_in(data).damages] == [f"train-00000{number}.tar" for number in range(3)]
 
@@ -282,10 +284,10 @@ def test_an_unreadable_index_is_made_again(data: Path) -> None:
     index = write_index(data)
     flip(data / "shoal.index", (data / "shoal.index").stat().st_size // 2)
     (data / "shoal.index").write_bytes((data / "shoal.index").read_bytes()[:-100])
-    asked = open_to_verify(data)
-    found = verify(asked)
+    dataset = open_to_verify(data)
+    found = verify(dataset)
     assert [(d.kind, d.shard) for d in found.damages] == [("index", "")]
-    mended, left = repair_index(asked, found)
+    mended, left = repair_index(dataset, found)
     assert (left, mended.num_samples) == ([], index.num_samples)
     assert found_in(data).damages == []
 
@@ -299,10 +301,10 @@ def test_only_sound_shards_get_a_new_index(data: Path) -> None:
     before = (data / "shoal.index").read_bytes()
     with (data / "a.jsonl").open("ab") as file:
         file.write(b"{no json\n")
-    asked = open_to_verify(data)
-    found = verify(asked)
+    dataset = open_to_verify(data)
+    found = verify(dataset)
     assert [damage.kind for damage in found.damages] == ["changed"]
-    _, left = repair_index(asked, found)
+    _, left = repair_index(dataset, found)
     assert [(damage.kind, damage.samples) for damage in left] == [("unreadable", (20,))]
     assert (data / "shoal.index").read_bytes() == before
 
@@ -311,10 +313,10 @@ def test_other_times_are_taken_over(data: Path) -> None:
     index = write_index(data)
     for path in data.glob("*.tar"):
         os.utime(path, ns=(1, 1))
-    asked = open_to_verify(data)
-    found = verify(asked)
+    dataset = open_to_verify(data)
+    found = verify(dataset)
     assert (found.damages, found.num_touched) == ([], 3)
-    mended, left = repair_index(asked, found)
+    mended, left = repair_index(dataset, found)
     assert (left, mended.fingerprint) == ([], index.fingerprint)
     assert found_in(data).num_touched == 0
 

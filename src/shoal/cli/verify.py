@@ -183,12 +183,12 @@ def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tup
     """Return where the repaired index goes, if not over the old one; refused before the work, not after it."""
     if arguments.output is None:
         if arguments.repair_index and opening.opened is None and arguments.index is None:
-            index_output(arguments, opening.found, opening.format, opening.store)  # refuses a partial index
+            index_output(arguments, opening.source, opening.format, opening.store)  # refuses a partial index
         return None
     if not arguments.repair_index:
         msg = "--output says where --repair-index writes the index, which was not asked for"
         raise UsageError(msg, hint="leave out --output, or add --repair-index")
-    written = index_output(arguments, opening.found, opening.format, opening.store)
+    written = index_output(arguments, opening.source, opening.format, opening.store)
     return written.path, written.store
 
 
@@ -241,7 +241,7 @@ def _record(opening: Verification, found: VerifyReport) -> dict[str, Any]:
     return {
         "index": None if opening.index_path is None else printable(opening.index_path),
         "format": opening.format.name,
-        "num_shards": len(opening.found.names) if index is None or opening.index_path is None else index.num_shards,
+        "num_shards": len(opening.source.names) if index is None or opening.index_path is None else index.num_shards,
         "num_samples": 0 if index is None else index.num_samples,
         "fingerprint": None if index is None else index.fingerprint,
         "num_bytes": found.num_bytes,

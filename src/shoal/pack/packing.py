@@ -27,7 +27,7 @@ from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, counted_classes, requested_repeats
 from shoal.pack.inputs.sample_fields import counted_fields, lacking_in
 from shoal.pack.jobs.pack_job import JobEngine, PackJob, Units, run_job
-from shoal.pack.jobs.process_jobs import Progress
+from shoal.pack.jobs.process_jobs import Progress, useful_workers
 from shoal.pack.output.commit import Committed, PackSummary, commit_groups
 from shoal.pack.output.destination import Output
 from shoal.pack.output.output_names import check_apart, check_prefix, names_of_shards, plan_of
@@ -37,7 +37,6 @@ from shoal.pack.shards.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shards.shard_sizes import ShardSizing
 from shoal.pack.shards.shard_writer import Shard, Unreadable
 from shoal.pack.writer import Writer
-from shoal.processes.interpreters import usable_processors
 from shoal.stream.dataset import Dataset
 
 # Rough cost of packing; rows of tables take more than files of a tar.
@@ -257,10 +256,7 @@ def _pack_iterable(
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Result of a packing, with the peak memory of all processes together.
-
-    ``classes`` has the counts of repeated classes. ``num_workers`` is 0 if an earlier run had done everything.
-    """
+    """Result of a packing; ``peak_bytes`` of all processes; ``num_workers`` is 0 if an earlier run did everything."""
 
     summary: PackSummary
     sizing: ShardSizing
@@ -286,7 +282,9 @@ def pack_inputs(
     planned = plan_inputs(inputs, url, request, storage_options=storage_options, shared=engine is not None)
     job, units = planned.job, planned.job.units
     try:
-        several = request.num_workers or (_worth_workers(units.plan) if isinstance(units, InputUnits) else 1)
+        several = request.num_workers or (
+            useful_workers(_seconds_of(units.plan)) if isinstance(units, InputUnits) else 1
+        )
         ran = run_job(job, num_workers=several, progress=progress, engine=engine)
     finally:
         job.out.release()
@@ -364,10 +362,8 @@ class InputUnits(Units):
         )
 
 
-def _worth_workers(plan: PackPlan) -> int:
-    """Return one process per processor, or fewer if some would have less than a second of work."""
-    seconds = int(plan.cuts[-1]) * _SAMPLE_SECONDS + int(plan.shard_record_bytes.sum()) * _BYTE_SECONDS
-    return max(1, min(usable_processors(), int(seconds)))
+def _seconds_of(plan: PackPlan) -> float:
+    return int(plan.cuts[-1]) * _SAMPLE_SECONDS + int(plan.shard_record_bytes.sum()) * _BYTE_SECONDS
 
 
 def _columns(inputs: InputTable, requested: Sequence[str | Column]) -> tuple[Column, ...]:

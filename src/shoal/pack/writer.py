@@ -27,24 +27,24 @@ from shoal.pack.shards.shard_writer import Shard, ShardWriter, mark_of
 class Writer:
     """Writer of samples into shards with an index beside them, in a directory or an object store.
 
-    A shard appears when it is finished, and the index when all shards are: until then there is no dataset. To continue
-    after a writer was killed, create another with the same arguments and write the same samples again: those of
-    finished shards are not written a second time, only the last one of each is compared with what was written. Or call
-    `skip_finished` and begin with sample `num_finished`. A rejected sample is not written, and others can follow; any
-    other error ends the writer, since samples that it held are lost.
+    A finished shard appears at once, and the index after all shards: until then there is no dataset. To continue a
+    killed writer, create another with the same arguments and write the same samples again: samples of finished shards
+    are not written again, only the last sample of each shard is compared. Or call `skip_finished` and begin with sample
+    `num_finished`. A rejected sample is not written, and others can follow; any other error ends the writer, since
+    its buffered samples are lost.
 
     Parameters
     ----------
     url
-        A directory, created if needed, or a URL below which objects are put. It must hold no shards yet.
+        A directory, created if needed, or a URL as the prefix of objects. It must hold no shards yet.
     format
         ``"tar"``, ``"jsonl"``, ``"mds"``, ``"parquet"``, ``"arrow"``, ``"tfrecord"``; row formats also compressed
         (``"jsonl.zst"``).
     shard_bytes
-        A shard ends before it would exceed this: a number, or a string like ``"256MiB"``. None for a recommended size,
-        see `sizing`. For compressed shards the uncompressed bytes count.
+        Upper limit of a shard: a number, or a string like ``"256MiB"``. None for a recommended size, see `sizing`. For
+        compressed shards the uncompressed bytes count.
     columns
-        Fields, or paths into JSON fields, that go into the index: ``["label", "language=json.lang"]``.
+        Fields, or paths into JSON fields, for the index: ``["label", "language=json.lang"]``.
     prefix
         Shards are named ``PREFIX-000000.tar`` and so on; no slash, and no leading dot.
     options
@@ -53,7 +53,7 @@ class Writer:
     Raises
     ------
     UsageError
-        The output already holds something that this writer does not continue, or an argument cannot be carried out.
+        The output already holds a dataset that this writer does not continue, or an argument cannot be carried out.
     StorageError
         The output cannot be written.
 
@@ -85,26 +85,26 @@ class Writer:
         self._encoder = encoder_named(format, **(options or {}))  # an unknown format raises before anything is created
         self._columns = as_columns(columns)
         self._prefix, self._extent_bytes = check_prefix(prefix), extent_bytes
-        asked = {"writer": 1} | shard_settings(
+        settings = {"writer": 1} | shard_settings(
             format, shard_bytes=self.shard_bytes, columns=self._columns, prefix=prefix, extent_bytes=extent_bytes,
             options=options or {},
         )  # fmt: skip
-        self._out = Output(url, plan=plan_of(asked), storage_options=storage_options)
+        self._out = Output(url, plan=plan_of(settings), storage_options=storage_options)
         self._parts: list[Index] = []
         self._shard: ShardWriter | None = None
         self.summary: PackSummary | None = None
         self._num_passed = 0
-        self._done = self._out.begin(suffix=self._encoder.suffix, asked=asked)
+        self._done = self._out.begin(suffix=self._encoder.suffix, asked=settings)
         try:
             self._finished: list[Index] = []  # shards up to the first unfinished one
             while self._done is None and (part := self._out.journal.kept(self._name(len(self._finished)))) is not None:
                 self._finished.append(part)
             if (known := self._done or next(iter(self._finished), None)) is not None:
-                # What the first sample of all decided is not left to the first that comes now.
+                # The first sample of the dataset has decided the options; the next sample must not decide again.
                 like = options_of_shard(format, known.shard_heads.get(0, {}))
                 self._encoder = encoder_named(format, **{**like, **(options or {})})
         except BaseException:
-            self._out.release()  # whoever catches this may begin again, while the traceback still refers to us
+            self._out.release()  # a caller may catch this and begin again, while the traceback still refers to us
             raise
         self._marks = self._known_marks()
         self._closed = False
@@ -118,7 +118,7 @@ class Writer:
         return sum(part.num_samples for part in self._finished)
 
     def skip_finished(self) -> int:
-        """Continue from sample `num_finished`, which is returned; must be called before any sample is written."""
+        """Skip the samples of finished shards, and return `num_finished`; to be called before any sample is written."""
         if self._num_passed:
             msg = f"{self._num_passed} samples were written already"
             raise UsageError(msg, hint="skip before the first is written")
@@ -137,7 +137,7 @@ class Writer:
             A shard could not be written.
         """
         try:
-            turn = self._turn.pop()  # atomic, whatever other threads do
+            turn = self._turn.pop()  # atomic among threads
         except IndexError:
             msg = "two threads are writing at the same time, but samples have one order"
             hint = "write from one thread, or hold a lock; several writers take several directories"
@@ -157,8 +157,7 @@ class Writer:
         if self._done is not None:
             msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
             raise UsageError(msg, hint="pack into another directory")
-        # A sample rejected up to the encoder leaves no trace. The encoder comes last, as the first sample that it
-        # accepts decides how the others are written.
+        # A rejected sample leaves no trace. The encoder comes last: its first accepted sample decides for all others.
         if self._shard is not None:
             self._shard.check(sample)
         values = values_in(self._columns, sample) if self._columns else []
@@ -210,7 +209,7 @@ class Writer:
         self._out.release()
 
     def _ending_on_error(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Run a step whose failure ends the writer, since going on would leave samples out."""
+        """Run a step whose failure ends the writer, since continuing would leave samples out."""
         try:
             step(*arguments)
         except BaseException:
@@ -232,8 +231,8 @@ class Writer:
             shard = None
         if shard is None:
             name = self._name(len(self._parts))
-            asked = Shard(name, self._encoder.name, columns=self._columns, extent_bytes=self._extent_bytes)
-            shard = self._shard = ShardWriter(self._encoder, self._out.begin_shard(name), asked)
+            settings = Shard(name, self._encoder.name, columns=self._columns, extent_bytes=self._extent_bytes)
+            shard = self._shard = ShardWriter(self._encoder, self._out.begin_shard(name), settings)
         shard.values.take(values)
         shard.add(record, sample)
 
@@ -252,7 +251,7 @@ class Writer:
             self._parts.append(part)
 
     def _pass_over(self, sample: Sample) -> None:
-        """Skip a sample of a finished shard; the last one of a shard must match the one that was written."""
+        """Skip a sample of a finished shard; the last sample of a shard must match the written sample."""
         self._num_passed += 1
         if self._num_passed not in self._marks:
             return

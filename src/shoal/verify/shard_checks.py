@@ -1,8 +1,8 @@
 """Check of shards against their index that finds every damage of a dataset, not only the first.
 
 Each shard is stat'ed, scanned by its format, and read completely: extents with a checksum in the index are compared
-with it, the others are parsed sample by sample. Several shards, and several spans of a shard, are checked at the
-same time. Where that is asked for, the fields of each sample are decoded as well.
+with it, other extents are parsed sample by sample. Several shards, and several spans of a shard, are checked at the
+same time. On request, the fields of each sample are decoded as well.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def check_shards(
 ) -> VerifyReport:
     """Read all shards of a dataset once, and list every difference from the index.
 
-    ``decode`` decodes the fields of each sample, and what does not decode is listed, too. ``progress`` is called in
-    this thread with bytes done and total bytes. Memory: at most 24 reads of 4 MiB, 48 for remote shards, plus the
-    samples of one shard for each thread while shards are scanned. Raises `StorageError` if existing bytes could not be
-    read: that is not known to be damage.
+    ``decode`` decodes the fields of each sample; failures are listed, too. ``progress`` is called in this thread with
+    bytes done and total bytes. Memory: at most 24 reads of 4 MiB, 48 for remote shards, plus the samples of one shard
+    for each thread during scans. Raises `StorageError` if existing bytes could not be read, for a reason that may not
+    be damage.
     """
     index, store = opened.index, opened.store
     infos = find_all(opened.paths, store, but=lambda error: is_missing(error) or is_broken(error))
     total_bytes = int(own_bytes(index).sum())
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
-    found = VerifyReport()
+    report = VerifyReport()
     costs = ReadCosts()
     first_extent = index.shard_first_extent.tolist()
     under_way: deque[Future[VerifyReport]] = deque()
 
     def finish_oldest() -> None:
-        found.include(under_way.popleft().result())
+        report.include(under_way.popleft().result())
         if progress is not None:
-            progress(min(found.num_bytes, total_bytes), total_bytes)
+            progress(min(report.num_bytes, total_bytes), total_bytes)
 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-verify") as threads:
         try:
@@ -77,17 +77,12 @@ def check_shards(
         finally:
             for answer in under_way:
                 answer.cancel()
-    found.damages = _without_repeats(found.damages, index)
-    return found
+    report.damages = _without_repeats(report.damages, index)
+    return report
 
 
 def _works(
-    opened: Opened,
-    shard: int,
-    info: ObjectInfo | None,
-    costs: ReadCosts,
-    extents: list[int],
-    decode: Decode | None,
+    opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int], decode: Decode | None
 ) -> Iterator[Callable[[], VerifyReport]]:
     """Yield the checks of one shard, whose extents are ``[extents[0], extents[1])``."""
     if info is None:
@@ -100,7 +95,7 @@ def _works(
 
 
 def _missing(opened: Opened, shard: int) -> VerifyReport:
-    """Report a shard that is missing, or has something else at its path."""
+    """Report a shard that is missing, or is no file."""
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
     why = "there is no such shard"
@@ -117,7 +112,7 @@ def _missing(opened: Opened, shard: int) -> VerifyReport:
 
 
 def _or_broken(opened: Opened, shard: int, check: Callable[[], VerifyReport]) -> VerifyReport:
-    """Run a check; if the disk cannot read the shard, report that instead."""
+    """Run a check; if the disk cannot read the shard, report the failure instead."""
     try:
         return check()
     except StorageError as error:
@@ -140,10 +135,10 @@ def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Deco
         what = words_of(broken, opened.paths[span.shard])
         lost = _lost(span, "unreadable", opened.index.shard_names[span.shard], what)
         return VerifyReport([lost], num_bytes=_new_bytes(opened.index, span))
-    found = VerifyReport()
+    report = VerifyReport()
     for extent in range(span.unit, end_extent):
-        found.include(_read_or_lost(opened, extent_read(opened.index, extent), info, decode))
-    return found
+        report.include(_read_or_lost(opened, extent_read(opened.index, extent), info, decode))
+    return report
 
 
 def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> VerifyReport:
@@ -159,7 +154,7 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
     if difference is None:
         return VerifyReport(num_touched=int(not looks_indexed(index, shard, info)))
     byte, what = difference
-    # A shard that was not written since is right, and what another tool recorded about it is wrong.
+    # An untouched shard is right, and the records of another tool about it are wrong.
     is_untouched = index.shard_versions[shard] != "" and looks_indexed(index, shard, info)
     is_index_wrong = is_untouched and has_foreign_borders(index.shard_heads.get(shard, {}))
     kind = "changed" if is_index_wrong or _has_grown(opened, shard, info, scan) else "unreadable"
@@ -191,8 +186,8 @@ def _framed(opened: Opened, shard: int, info: ObjectInfo) -> VerifyReport:
 def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) -> bool:
     """Return True if a readable shard was rewritten with more bytes and no fewer samples.
 
-    A shard of the same size was damaged in place, and one with fewer bytes or samples may have been cut: then it is
-    unknown which is right, the shard or the index.
+    A shard of the same size was damaged in place, and a shard with fewer bytes or samples may have been cut: then it is
+    unknown whether the shard or the index is right.
     """
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
@@ -200,7 +195,7 @@ def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) ->
 
 
 def _spans(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRead]:
-    """Yield spans of consecutive extents, each to be read at once."""
+    """Yield spans of consecutive extents, each for one read."""
     index = opened.index
     ends = index.extent_end_byte[first:end]
     at = first
@@ -213,9 +208,9 @@ def _spans(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRea
 
 
 def _read(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Decode | None) -> VerifyReport:
-    """Check the extents of a span, each by its checksum or sample by sample; and decode what is sound."""
+    """Check the extents of a span, each by its checksum or sample by sample; and decode sound samples."""
     index, name = opened.index, opened.index.shard_names[span.shard]
-    found = VerifyReport(num_bytes=_new_bytes(index, span))
+    report = VerifyReport(num_bytes=_new_bytes(index, span))
     end_byte = min(span.end_byte, info.num_bytes)
     data = b""
     if end_byte > span.first_byte:
@@ -223,48 +218,45 @@ def _read(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Decode | Non
     for extent in range(span.unit, _end_extent(index, span)):
         read = extent_read(opened.index, extent)
         if read.end_byte > info.num_bytes:
-            found.damages.append(_lost(read, "cut", name, f"the shard ends at byte {info.num_bytes}"))
+            report.damages.append(_lost(read, "cut", name, f"the shard ends at byte {info.num_bytes}"))
             continue
         begin = read.first_byte - span.first_byte
         part = data[begin : begin + read.num_bytes]
-        num_before = len(found.damages)
+        num_before = len(report.damages)
         try:
             if index.extent_checksum is None:
-                found.num_by_parsing += 1
-                found.damages += _by_parsing(opened, read, part)
+                report.num_by_parsing += 1
+                report.damages += _by_parsing(opened, read, part)
             else:
-                found.num_by_checksum += 1
+                report.num_by_checksum += 1
                 if zlib.crc32(part) != int(index.extent_checksum[extent]):
-                    found.damages.append(_by_checksum(opened, read, part))
+                    report.damages.append(_by_checksum(opened, read, part))
         except IndexFileError as error:  # wrong borders of samples in the index
-            found.damages.append(_lost(read, "unreadable", name, words_of(error)))
+            report.damages.append(_lost(read, "unreadable", name, words_of(error)))
             continue
         if decode is not None:
-            lost = {sample for damage in found.damages[num_before:] for sample in damage.samples}
-            found.include(_decoded(opened, read, part, lost, decode))
-    return found
+            lost = {sample for damage in report.damages[num_before:] for sample in damage.samples}
+            report.include(_decoded(opened, read, part, lost, decode))
+    return report
 
 
 def _decoded(opened: Opened, read: UnitRead, data: bytes, lost: Container[int], decode: Decode) -> VerifyReport:
-    """Decode each field of the samples of an extent that are not lost; report samples with one that does not decode.
-
-    Raises what ``decode`` raises for a reason outside of the data (a missing library).
-    """
-    found = VerifyReport()
+    """Decode each field of an extent's samples, except ``lost`` samples; raise errors without a cause in the data."""
+    report = VerifyReport()
     records, starts = _records(opened, read, data), starts_in(opened.index, read)
     for number in range(read.num_samples):
         sample_id = read.first_sample + number
         sample = None if sample_id in lost else _sample(records, number)
         if not isinstance(sample, dict):
             continue
-        found.num_decoded += 1
+        report.num_decoded += 1
         if words := [text for name, value in sample.items() if (text := _failure(decode, name, value))]:
             span = (read.first_byte, read.end_byte)
             if starts is not None:
                 span = (read.first_byte + starts[number], read.first_byte + starts[number + 1])
             shard, what = opened.index.shard_names[read.shard], "; ".join(words)
-            found.damages.append(Damage("undecodable", shard, *span, what, (sample_id,), (_key_of(sample),)))
-    return found
+            report.damages.append(Damage("undecodable", shard, *span, what, (sample_id,), (_key_of(sample),)))
+    return report
 
 
 def _failure(decode: Decode, name: str, value: Any) -> str:
@@ -295,7 +287,7 @@ def _new_bytes(index: Index, span: UnitRead) -> int:
 
 
 def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
-    """Report an extent with a wrong checksum: the wrong samples if each has its own checksum, otherwise all."""
+    """Report an extent with a wrong checksum: the wrong samples if samples have checksums, otherwise all."""
     index = opened.index
     numbers = list(range(read.num_samples))
     first_byte, end_byte = read.first_byte, read.end_byte
@@ -303,7 +295,7 @@ def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
         numbers = wrong
         first_byte, end_byte = read.first_byte + starts[wrong[0]], read.first_byte + starts[wrong[-1] + 1]
     records = _records(opened, read, data)
-    what = "the bytes differ from those indexed, by their checksum"
+    what = "the bytes differ from the indexed bytes, by their checksum"
     keys = tuple(_key_of(_sample(records, number)) for number in numbers)
     samples = tuple(read.first_sample + number for number in numbers)
     return Damage("checksum", index.shard_names[read.shard], first_byte, end_byte, what, samples, keys)
@@ -324,7 +316,7 @@ def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
     if damages:
         return damages
     if has_foreign_borders(index.shard_heads.get(read.shard, {})):
-        return []  # borders were compared when each sample was parsed; their headers were never read
+        return []  # parsing has compared the borders; the index never read the headers
     layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
     if layout == int(index.extent_layout_crc[read.unit]):
         return []
@@ -353,7 +345,7 @@ def _key_of(sample: Any) -> str | None:
 
 
 def _without_repeats(damages: list[Damage], index: Index) -> list[Damage]:
-    """Sort damages by shard and byte, and drop those of a scan that the extents of the shard report more precisely."""
+    """Sort damages by shard and byte, and drop damages of scans that extents of the shard report more precisely."""
     numbers = {name: number for number, name in enumerate(index.shard_names)}
     anew = {damage.shard for damage in damages if damage.kind == "changed"}
     first_lost: dict[str, int] = {}
@@ -367,12 +359,12 @@ def _without_repeats(damages: list[Damage], index: Index) -> list[Damage]:
     kept = []
     for damage in damages:
         if damage.shard in anew:
-            # Bytes of a rewritten shard are bound to differ; only the rewrite is reported.
+            # A rewritten shard has other bytes; only the rewrite is reported.
             is_repeat = damage.kind != "changed"
         elif id(damage) in framed:
             is_repeat = damage.shard in otherwise
         else:
-            # A scan stops at the first thing it cannot read, and everything it counts after that is off.
+            # A scan stops at the first unreadable bytes, and its later counts are wrong.
             is_repeat = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)
         kept += [] if is_repeat else [damage]
     return sorted(kept, key=lambda damage: (numbers[damage.shard], damage.first_byte or 0))

@@ -30,22 +30,21 @@ from shoal.storage.sources.source import SourceLike, schemes_of
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store_of_url import open_store
-from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 from shoal.verify.open_to_verify import Verification, open_to_verify
 from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_report import Damage, VerifyReport
 
 PARTS = ".shoal-verify"
-"""Directory in which the units of a job leave their parts of the report; removed when they are joined."""
+"""Directory of the units' parts of the report; removed when they are joined."""
 
-# What a killed job has found counts for a day: shards may be damaged meanwhile without a change of time or size.
+# Reports of a killed job count for a day: shards may be damaged meanwhile without a change of time or size.
 _KEEP_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class UnitVerified:
-    """Result of a unit: its number, and counts of what is in its shards."""
+    """Result of a unit: its number, and counts of its shards, bytes and damages."""
 
     number: int
     num_shards: int
@@ -58,37 +57,32 @@ class VerifyTask:
     """One unit: consecutive shards with their part of the index, to be read anywhere. Can be pickled."""
 
     number: int
-    store: Store
-    format: Format
-    index: Index
-    paths: tuple[str, ...]
+    opened: Opened
     first_sample: int
     parts: UnitParts
     decode: Decode | None = None
 
     def __call__(self) -> UnitVerified:
         """Read the shards, leave a report on them, and return its counts."""
-        check = ShardCheck(self.index, self.paths, store=self.store, format=self.format)
-        opened = Opened(self.store, self.index, self.paths, self.format, None, check)
-        found = check_shards(opened, decode=self.decode)
-        found.damages = [
+        report = check_shards(self.opened, decode=self.decode)
+        report.damages = [
             replace(damage, samples=tuple(self.first_sample + sample for sample in damage.samples))
-            for damage in found.damages
+            for damage in report.damages
         ]
-        self.parts.put(self.number, [json.dumps(asdict(found)).encode()])
-        return UnitVerified(self.number, self.index.num_shards, found.num_bytes, len(found.damages))
+        self.parts.put(self.number, [json.dumps(asdict(report)).encode()])
+        return UnitVerified(self.number, self.opened.index.num_shards, report.num_bytes, len(report.damages))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifyJob:
-    """A verification that was planned: run each unit, on any machines, then `finish`. Can be pickled.
+    """A planned verification: run each unit, on any machines, then `finish`. Can be pickled.
 
     Units may run in any order, in any number of processes, twice at once, and again after they were killed. Each reads
-    its shards completely and leaves its part of the report; `finish` joins them to the report of ``shoal verify`` on
-    one machine.
+    its shards completely and leaves its part of the report; `finish` joins the parts to the report of ``shoal verify``
+    on one machine.
     """
 
-    asked: Verification
+    dataset: Verification
     cuts: tuple[int, ...]
     parts: UnitParts
 
@@ -98,7 +92,7 @@ class VerifyJob:
         return len(self.cuts) - 1
 
     def task(self, number: int) -> VerifyTask:
-        """Return a unit as a callable that engines pickle; it has the index of its own shards alone.
+        """Return a unit as a callable that engines pickle; it has only the index of its own shards.
 
         Raises
         ------
@@ -106,13 +100,13 @@ class VerifyJob:
             There is no such unit.
         """
         check_unit(number, self.num_units)
-        opened = cast("Opened", self.asked.opened)  # without one there are no units
+        opened = cast("Opened", self.dataset.opened)  # without one there are no units
         first, end = self.cuts[number], self.cuts[number + 1]
-        index = opened.index
-        first_sample = int(index.extent_first_sample[np.searchsorted(index.extent_shard, first)])
-        paths = tuple(opened.paths[first:end])
-        part = _part_of(index, first, end)
-        return VerifyTask(number, opened.store, opened.format, part, paths, first_sample, self.parts, self.asked.decode)
+        index, paths = _part_of(opened.index, first, end), tuple(opened.paths[first:end])
+        check = ShardCheck(index, paths, store=opened.store, format=opened.format)
+        part = Opened(opened.store, index, paths, opened.format, None, check)
+        first_sample = int(opened.index.extent_first_sample[opened.index.shard_first_extent[first]])
+        return VerifyTask(number, part, first_sample, self.parts, self.dataset.decode)
 
     def run(self, number: int) -> UnitVerified:
         """Run one unit here.
@@ -122,39 +116,37 @@ class VerifyJob:
         UsageError
             There is no such unit.
         StorageError
-            Existing bytes could not be read, which is not known to be damage; or the part cannot be written.
+            Existing bytes could not be read, for a reason that may not be damage; or the part cannot be written.
         """
         return self.task(number)()
 
     def missing(self) -> list[int]:
-        """Return the numbers of units that are still to be run; one listing."""
+        """Return the numbers of units that must still run; one listing."""
         return self.parts.missing(range(self.num_units))
 
     def finish(self) -> VerifyReport:
-        """Check that all units have run, and join their reports; once, as this removes them.
-
-        One request a unit.
+        """Check that all units have run, join their reports and remove them; works once. One request a unit.
 
         Raises
         ------
         UsageError
-            Units are missing, which it names.
+            Units are missing; the error names them.
         """
-        found = VerifyReport()
+        report = VerifyReport()
         for part in self.parts.read_all(self.num_units, _report_in):
-            found.include(part)
-        found.damages += self.asked.damages
+            report.include(part)
+        report.damages += self.dataset.damages
         self.parts.close()
-        return found
+        return report
 
 
 def _report_in(data: bytes) -> VerifyReport:
-    said = json.loads(data)
+    report = json.loads(data)
     damages = [
         Damage(**{**damage, "samples": tuple(damage["samples"]), "keys": tuple(damage["keys"])})
-        for damage in said.pop("damages")
+        for damage in report.pop("damages")
     ]
-    return VerifyReport(damages, **said)
+    return VerifyReport(damages, **report)
 
 
 def plan_verify(
@@ -167,7 +159,7 @@ def plan_verify(
     storage_options: Mapping[str, Any] | None = None,
     decode: Sequence[str] | None = None,
 ) -> VerifyJob:
-    """Plan the job that ``shoal verify`` would do: its units read shards anywhere, and one call joins the report.
+    """Plan the verification of ``shoal verify`` as a job: units read shards anywhere, and one call joins the report.
 
     Shards without an index are indexed here first; `plan_index` lets the same machines do that.
 
@@ -176,28 +168,28 @@ def plan_verify(
     source
         The shards, as for `shoal.open`; every machine must find them under this name.
     to
-        Directory or URL that all machines can write to, in which units leave their parts of the report; by default the
-        directory of the shards.
+        Directory or URL for the units' parts of the report, writable by all machines; by default the directory of the
+        shards.
     split, index, format, storage_options
         As for `shoal.open`.
     decode
-        Decode each field of each sample as well, with the decoders of these names (``["audio"]``); images and what
-        `decode()` knows without a name are decoded in any case, also with ``[]``. None: decode nothing.
+        Names of decoders (``["audio"]``) to decode each field of each sample as well; also with ``[]``, images and
+        default types of `decode()` are decoded. None: decode nothing.
 
     Returns
     -------
     VerifyJob
-        Run ``job.task(i)()`` anywhere for each ``i`` in ``job.missing()``, then ``job.finish()``, whose ``damages``
-        lists all damage by shard and byte.
+        Run ``job.task(i)()`` anywhere for each ``i`` in ``job.missing()``, then ``job.finish()``: its ``damages`` are
+        ordered by shard and byte.
 
     Raises
     ------
     ShoalError
         There is nothing to verify, or the shards cannot be listed.
     UsageError
-        Nothing can be written beside the shards, and ``to`` names no other place.
+        Nothing can be written beside the shards, and ``to`` is None.
     StorageError
-        Nothing can be written there.
+        The directory cannot be written.
 
     Examples
     --------
@@ -214,28 +206,33 @@ def plan_verify(
     ...     [(damage.kind, damage.shard == shard.name, len(damage.samples)) for damage in damages]
     [('checksum', True, 1)]
     """
-    asked = open_to_verify(source, split=split, index=index, format=format, storage_options=storage_options)
-    return verify_job(asked.decoding(decode), to=to, storage_options=storage_options)
+    dataset = open_to_verify(source, split=split, index=index, format=format, storage_options=storage_options)
+    return verify_job(dataset.decoding(decode), to=to, storage_options=storage_options)
 
 
 def verify_job(
-    asked: Verification, *, to: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
+    dataset: Verification, *, to: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None
 ) -> VerifyJob:
-    """Plan the verification of a dataset that was opened; see `plan_verify`."""
-    opened = asked.opened
-    directory = _directory(asked, to)
-    same = schemes_of([directory]) == schemes_of(asked.found.paths)
+    """Plan the verification of an open dataset; see `plan_verify`."""
+    opened = dataset.opened
+    text = dataset.source.root if to is None else os.fspath(to)
+    if text.startswith(("http://", "https://")) or text.endswith("://") or text == "/":
+        msg = f"{without_secrets(text)}: the parts of the report cannot be written here"
+        raise UsageError(msg, hint="to= names a directory or URL that all machines can write to")
+    is_url = scheme_of(text)
+    directory = object_path(text).rstrip("/") if is_url else str(Path(expand_home(local_path(text))).absolute())
+    same = schemes_of([directory]) == schemes_of(dataset.source.paths)
     store = with_retries(open_store(directory, storage_options if same else None), storage_options)
     cuts = [0] if opened is None else cut_units(opened.index.shard_bytes.tolist())
-    parts = UnitParts(join(directory, PARTS), _plan_of(asked, cuts), store)
+    parts = UnitParts(join(directory, PARTS), _plan_of(dataset, cuts), store)
     parts.begin(keep_seconds=_KEEP_SECONDS)
-    return VerifyJob(asked, tuple(cuts), parts)
+    return VerifyJob(dataset, tuple(cuts), parts)
 
 
-def _plan_of(asked: Verification, cuts: Sequence[int]) -> str:
-    """Return the id of a job: the index with all that shards are compared with, and the shards as they are now."""
-    opened = asked.opened
-    digest = hashlib.blake2b(repr(asked.decode).encode() if asked.decode else b"", digest_size=16)
+def _plan_of(dataset: Verification, cuts: Sequence[int]) -> str:
+    """Return the id of a job: a digest of all compared fields of the index, and of the current shards."""
+    opened = dataset.opened
+    digest = hashlib.blake2b(repr(dataset.decode).encode() if dataset.decode else b"", digest_size=16)
     if opened is not None:
         index = opened.index
         infos = find_all(opened.paths, opened.store, but=lambda error: is_missing(error) or is_broken(error))
@@ -248,19 +245,10 @@ def _plan_of(asked: Verification, cuts: Sequence[int]) -> str:
 
 
 def _part_of(index: Index, first: int, end: int) -> Index:
-    """Return the index of some shards, with what it takes to check them and no more."""
+    """Return the index of some shards, with only the columns and metadata for their check."""
     bare = replace(index, columns={name: column for name, column in index.columns.items() if name == RECORD_CRCS})
     part = subset(bare, range(first, end))
     metadata = {name: value for name, value in index.metadata.items() if name == OPTIONS}
     if (frames := index.metadata.get(FRAMES)) is not None:
         metadata[FRAMES] = {name: frames[name] for name in part.shard_names if name in frames}
     return replace(part, metadata=metadata)
-
-
-def _directory(asked: Verification, to: str | os.PathLike[str] | None) -> str:
-    """Return the directory in which the parts are kept."""
-    text = asked.found.root if to is None else os.fspath(to)
-    if text.startswith(("http://", "https://")) or text.endswith("://") or text == "/":
-        msg = f"{without_secrets(text)}: the parts of the report cannot be written here"
-        raise UsageError(msg, hint="to= names a directory or URL that all machines can write to")
-    return object_path(text).rstrip("/") if scheme_of(text) else str(Path(expand_home(local_path(text))).absolute())

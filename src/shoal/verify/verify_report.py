@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from shoal.errors import ShardError, StorageError
 from shoal.storage.urls import without_secrets
@@ -13,13 +13,13 @@ class Damage:
     """One difference between a dataset and its index.
 
     ``kind`` is "missing" (no such shard, or no file of its name), "cut" (indexed bytes are beyond its end), "checksum"
-    (bytes differ from those indexed), "unreadable" (the format cannot parse the bytes, or the disk cannot read them),
-    "undecodable" (a field that no decoder can decode, where that was asked for), "changed" (sound, but laid out
-    differently than in the index), "unknown" (a shard that is not in the index), or "index" (the index itself cannot be
-    read, and ``shard`` is "").
+    (bytes differ from the indexed bytes), "unreadable" (the format cannot parse the bytes, or the disk cannot read
+    them), "undecodable" (a requested decoder cannot decode a field), "changed" (sound, but laid out differently than in
+    the index), "unknown" (a shard that is not in the index), or "index" (the index itself is unreadable, and ``shard``
+    is "").
 
-    ``first_byte`` and ``end_byte`` limit the affected bytes of the shard, None the whole of it; ``what`` describes the
-    damage. ``samples`` are the ids of the lost samples, ``keys`` the key of each if it can still be read.
+    ``first_byte`` and ``end_byte`` limit the damaged bytes of the shard, None means the whole shard; ``what`` describes
+    the damage. ``samples`` has the ids of lost samples, ``keys`` the key of each, None if unreadable.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Damage:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Result of a verification: counts of what was checked, and all damages in the order of shards and bytes."""
+    """Result of a verification: counts of checks, and all damages in the order of shards and bytes."""
 
     damages: list[Damage] = field(default_factory=list)
     num_by_checksum: int = 0
@@ -49,12 +49,8 @@ class VerifyReport:
 
     def include(self, part: VerifyReport) -> None:
         """Add the result for a part of the dataset."""
-        self.damages += part.damages
-        self.num_by_checksum += part.num_by_checksum
-        self.num_by_parsing += part.num_by_parsing
-        self.num_bytes += part.num_bytes
-        self.num_decoded += part.num_decoded
-        self.num_touched += part.num_touched
+        for name in (counts.name for counts in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(part, name))
 
     @property
     def num_damaged_samples(self) -> int:
@@ -63,7 +59,7 @@ class VerifyReport:
 
 
 def words_of(error: Exception, path: str = "") -> str:
-    """Return the message of an error without the shard, its ``path`` and the byte, which are reported separately."""
+    """Return the message of an error without shard, ``path`` and byte, which reports show separately."""
     if isinstance(error, ShardError):
         where = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
         return without_secrets(error.message.removeprefix(where))

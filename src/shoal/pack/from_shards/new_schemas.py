@@ -1,4 +1,4 @@
-"""Column types and encodings that new shards take over from the old ones, as values alone do not determine them."""
+"""Column types and encodings that new shards take over from old shards, since values alone do not determine them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _KEPT_METADATA = b"huggingface"  # meanings of columns; other metadata describes
 
 
 def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
-    """Return format options that give shards made from ``opened`` the same column types; empty if there are none.
+    """Return format options that keep the column types of ``opened`` in new shards; empty if there are none.
 
-    From tables to tables that is a schema: a 32-bit number stays one, and a column without values in some shard still
-    has a type. From MDS to MDS these are the encodings, if all shards have the same. O(shards): heads are in the index.
+    Tables get a schema: 32-bit numbers stay 32-bit, and a column without values in a shard still has a type. MDS shards
+    get the encodings of MDS shards, if all shards have the same. O(shards): heads are in the index.
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
     schema = None
@@ -57,28 +57,24 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
 def options_of_first(
     format_name: str, options: Mapping[str, Any], samples: Iterable[Sample | Named | Unreadable]
 ) -> dict[str, Any]:
-    """Return options that make all shards follow the first sample, for formats that need it.
+    """Return options that make all MDS shards follow the first readable sample; other formats need none.
 
-    MDS shards share one description of their columns; without it each would take its own from its first sample.
-    Unreadable samples are passed over.
+    MDS shards share one description of their columns; otherwise, the first sample of each shard would decide.
     """
     if format_name.partition(".")[0] != "mds" or "columns" in options:
         return {}
-    for given in samples:
-        if not isinstance(given, Unreadable):
+    for entry in samples:
+        if not isinstance(entry, Unreadable):
             encoder = MdsEncoder()
             with suppress(UsageError):  # raised again when it is written
-                encoder.record(given.sample if isinstance(given, Named) else given)
+                encoder.record(entry.sample if isinstance(entry, Named) else entry)
             return {} if encoder.columns is None else {"columns": encoder.columns}
     return {}
 
 
 def with_files(opened: Opened, *, kept: Mapping[str, str] | None = None) -> Opened:
-    """Return the dataset with images as the bytes of their files, so that they are written exactly as stored.
-
-    ``kept`` are the encodings of MDS columns that are written unchanged: those merely copied from shard to shard are
-    not even decoded.
-    """
+    """Return the dataset with images as the bytes of their files; ``kept`` has encodings of copied MDS columns."""
+    # Copied columns that shoal does not write are not even decoded.
     stored = {encoding for encoding in (kept or {}).values() if not is_written(encoding)}
     return replace(opened, format=_with_files(opened.format, stored))
 
@@ -118,8 +114,12 @@ def suffixed_images(opened: Opened) -> dict[str, str]:
 
 
 def _encodings(opened: Opened) -> dict[str, str]:
-    """Return the encoding of each column that any MDS shard has."""
-    return {name: each for one in _options_of_shards(opened) for name, each in one.get("columns", {}).items()}
+    """Return the encoding of each column of any MDS shard."""
+    return {
+        name: encoding
+        for options in _options_of_shards(opened)
+        for name, encoding in options.get("columns", {}).items()
+    }
 
 
 def _options_of_shards(opened: Opened) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ def _options_of_shards(opened: Opened) -> list[dict[str, Any]]:
 
 
 def _schema_of_tables(schemas: Iterable[Any], opened: Opened) -> Any:
-    """Return one schema for the rows of all shards; None if they have none in common, or rows do not determine it."""
+    """Return one schema for the rows of all shards; None if there is none, or rows do not determine it."""
     pa = arrow_library("Arrow")
     different = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
     try:
@@ -146,7 +146,7 @@ def _schema_of_tables(schemas: Iterable[Any], opened: Opened) -> Any:
 
 
 def _schema_of_mds(columns: Mapping[str, str]) -> Any:
-    """Return the schema of rows with these encodings; None if only values determine their types."""
+    """Return the schema of rows with these encodings; None if only values determine the types."""
     pa = arrow_library("Parquet")
     known = {"str": pa.string(), "bytes": pa.binary(), "str_float": pa.float64()}
     fields = []
@@ -166,7 +166,7 @@ def _schema_of_mds(columns: Mapping[str, str]) -> Any:
 
 
 def _plain(pa: Any, kind: Any) -> Any:
-    """Return the type with which rows are written; `ValueError` if values in a row do not tell how it was stored."""
+    """Return the type of written rows; `ValueError` if values do not determine the stored type."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_union(kind):
         raise ValueError(f"{kind} is more than its values")
@@ -210,12 +210,11 @@ def schema_of_all(
     workers: int,
     report: JobProgress,
 ) -> Schema:
-    """Return the schema that holds all samples of ``reader``, inspected unless an earlier run of this packing did so.
+    """Return the schema of all samples of ``reader``, inspected unless an earlier run of this packing did so.
 
-    ``cuts``, from 0 to the number of samples, are the borders of jobs; with ``skips``, samples that are damaged or do
-    not fit the columns of earlier ones are ignored. Memory: 1 MiB of samples for each of the ``workers``, and the
-    names. Raises `UsageError` if no columns hold all samples, which tells from which sample on they do not fit the
-    earlier ones, and `ShardError` if a sample is damaged.
+    ``cuts``, from 0 to the number of samples, are the borders of jobs; ``skips`` ignores samples that are damaged or do
+    not fit earlier columns. Memory: 1 MiB of samples for each of the ``workers``, and the names. Raises `UsageError`
+    with the number of the first sample that does not fit, and `ShardError` if a sample is damaged.
     """
     pa = arrow_library(format_name)
     known = out.journal.noted(_NOTE)
@@ -225,17 +224,16 @@ def schema_of_all(
         ColumnsJob(number, SpanSamples(reader, first, stop), stop - first, first, format_name, skips)
         for number, (first, stop) in enumerate(pairwise(cuts))
     )
-    found, peak = run_jobs(jobs, out, num_workers=workers, report=report)
-    schema = schema_of_kinds(reduce(partial(joined_kinds, skips=skips), found, {}))
+    kinds, peak = run_jobs(jobs, out, num_workers=workers, report=report)
+    schema = schema_of_kinds(reduce(partial(joined_kinds, skips=skips), kinds, {}))
     out.journal.note(_NOTE, schema.serialize().to_pybytes())
     return Schema(schema, cuts[-1], peak)
 
 
 def schema_of_tars(opened: Opened) -> Schema | None:
-    """Return the schema of all samples of tars, from the names of their members; no payload is read.
+    """Return the schema of all samples of tars, from the names of their members; None if the shards are not tars.
 
-    None if the shards are not tars. Raises `UsageError` if there are more fields than a table may have columns, and
-    `ShardError` if a shard is damaged.
+    Raises `UsageError` if there are more fields than a table may have columns, and `ShardError` if a shard is damaged.
     """
     index, tar = opened.index, opened.format
     if not isinstance(tar, Tar):

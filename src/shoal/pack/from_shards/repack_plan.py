@@ -29,6 +29,8 @@ from shoal.pack.from_shards.new_schemas import (
 )
 from shoal.pack.from_shards.repack_settings import (
     RepackRequest,
+    Selection,
+    copy_numbers,
     format_like,
     order_of_source,
     reading_spec,
@@ -37,7 +39,6 @@ from shoal.pack.from_shards.repack_settings import (
     selection_of,
     settings_of,
 )
-from shoal.pack.from_shards.selection import Selection, copy_numbers
 from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
 from shoal.pack.inputs.repeats import LEFT_OUT
 from shoal.pack.jobs.pack_job import PackJob, Units
@@ -170,10 +171,7 @@ def _schema(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanUnits(Units):
-    """Units of a repacking: each new shard has a span of the samples of ``source``.
-
-    ``copies``, shape (num_samples,), is None if no sample comes twice.
-    """
+    """Units of a repacking: spans of the samples of ``source``; ``copies`` has copy numbers, None without repeats."""
 
     reader: SpanReader
     source: ResolvedOrder
@@ -218,10 +216,7 @@ def _classes(source: Index, requested: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:
-    """Return one shard's part of the index with the source's columns, except checksums of the source's records.
-
-    Requested columns take precedence.
-    """
+    """Return a part of the index with the source's columns, except record checksums and requested columns."""
     if not (names := [name for name in source.columns if name != RECORD_CRCS and name not in part.columns]):
         return part
     kept = np.delete(ids, part.metadata["skipped_places"])

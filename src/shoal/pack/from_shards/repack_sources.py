@@ -1,4 +1,4 @@
-"""Sources of a repacking: shards by their path, or a dataset with the samples it selects and the stages it adds."""
+"""Sources of a repacking: shards by their path, or a dataset with its selected samples and its stages."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ _log = logging.getLogger("shoal")
 
 @dataclass(frozen=True, slots=True)
 class RepackSource:
-    """Shards to be repacked, the samples of theirs that are selected (None for all), and the stages of each sample.
-
-    ``output_options`` are the storage options of the destination.
-    """
+    """Shards, storage options of the destination, selected samples (None for all), and the stages of each sample."""
 
     opened: Opened
     output_options: Mapping[str, Any] | None
@@ -52,18 +49,12 @@ def repack_source(
     source_format: str | Format | None,
     storage_options: Mapping[str, Any] | None,
 ) -> RepackSource:
-    """Open the source of a repacking into ``url``.
-
-    Raises
-    ------
-    UsageError
-        The destination lies inside the source, or a dataset cannot be repacked: `refuse_to_repack` says why.
-    """
+    """Open the source of a repacking into ``url``; `UsageError` if ``url`` lies in it, or it cannot be repacked."""
     if not isinstance(source, Dataset):
         check_apart(source, url)
-        here, there = options_of_sides(source, os.fspath(url), storage_options)
-        opened = open_source(source, split=split, index=index, format=source_format, storage_options=here)
-        return RepackSource(opened, there)
+        source_options, output_options = options_of_sides(source, os.fspath(url), storage_options)
+        opened = open_source(source, split=split, index=index, format=source_format, storage_options=source_options)
+        return RepackSource(opened, output_options)
     for name, value in {"split": split, "index": index, "source_format": source_format}.items():
         if value is not None:
             msg = f"{name}= chooses shards of a path, and the source is a dataset that is open"
@@ -103,7 +94,7 @@ def refuse_to_repack(spec: DatasetSpec) -> None:
 
 
 def descriptions_of(stages: tuple[Stage, ...]) -> list[str]:
-    """Return a text for each stage, with the source of its function, that differs if the stage was changed."""
+    """Return a text for each stage, with the source of its function, to detect changes."""
     texts = []
     for stage in stages:
         identity = stage.identity if isinstance(stage, Tokenize) else re.sub(r" at 0x[0-9a-f]+", "", repr(stage))
@@ -115,19 +106,19 @@ def descriptions_of(stages: tuple[Stage, ...]) -> list[str]:
 
 
 def can_be_imported(stages: tuple[Stage, ...]) -> bool:
-    """Return True if another interpreter can load the stages; the log says so if it cannot."""
+    """Return True if another interpreter can load the stages; otherwise, log the reason."""
     try:
         if b"__main__" not in pickle.dumps(stages):
             return True
         reason = "a function is defined in the script itself; from a module of its own, several processes can import it"
-    except Exception as error:  # noqa: BLE001  # whatever the object of a user raises
+    except Exception as error:  # noqa: BLE001  # objects of users may raise anything
         reason = f"a function cannot be sent to another process ({error})"
     _log.warning("shards are made in one process: %s", reason)
     return False
 
 
 def with_ids_from(stages: tuple[Stage, ...], first_id: int) -> tuple[Stage, ...]:
-    """Return the stages for a part of a source that begins at the sample ``first_id``: ids stay those of the source."""
+    """Return the stages for a part of a source from sample ``first_id`` on; samples keep their ids in the source."""
     return tuple(
         replace(stage, first_id=stage.first_id - first_id) if isinstance(stage, SeededMap | WithIds) else stage
         for stage in stages

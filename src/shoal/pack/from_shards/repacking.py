@@ -27,10 +27,7 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.pack.from_shards.repack_plan import SpanUnits, plan_repacking
-from shoal.pack.from_shards.repack_settings import (
-    MIX_MEMORY_BYTES,
-    RepackRequest,
-)
+from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repack_sources import RepackSource, can_be_imported, repack_source
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.inputs.repeats import ClassCount, counted_classes

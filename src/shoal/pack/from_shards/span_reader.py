@@ -33,17 +33,15 @@ from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 
 SAMPLE = "sample "
-"""Prefix of the name of a sample that was left out, followed by its number in the source."""
+"""Prefix of the name of a skipped sample, followed by its number in the source."""
 
 
 class SpanReader:
-    """Reader of spans of an order, one after the other; continuing where the last one ended costs nothing extra.
+    """Reader of consecutive spans of an order; a span that continues the last span costs nothing extra.
 
-    The stages of ``spec`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as key;
-    ``renamed`` maps fields to new names.
-
-    A pickled reader is for another process of any machine, and reads each span independently. ``first_id`` is the
-    number in the source of its first sample, if the reader has only a part of the source.
+    The stages of ``spec`` end with `Numbered`. With ``needs_keys``, samples without a key get their number as key;
+    ``renamed`` maps fields to new names. A pickled reader goes to other processes of any machine, and reads each span
+    independently. ``first_id`` is the number of its first sample in the source, for a part of the source.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class SpanReader:
         self._spec, self._needs_keys, self._continues, self._first_id = spec, needs_keys, continues, first_id
         self._renamed = dict(renamed or {})
         self._iteration: Iteration | None = None
-        self._pending: tuple[int, Sample] | None = None  # already read, for a later span
+        self._pending: tuple[int, Sample] | None = None  # read, for a later span
         self._at = -1
         self._whole: SpanReader | None = None
         self._packed: bytes | None = None
@@ -66,7 +64,7 @@ class SpanReader:
     def __reduce__(self) -> tuple[object, ...]:
         if self._packed is None:
             self._packed = pickle.dumps(self._spec)
-        return _arrived, (self._packed, self._needs_keys, self._renamed, self._first_id)
+        return _unpickled, (self._packed, self._needs_keys, self._renamed, self._first_id)
 
     @property
     def tokenizers(self) -> tuple[str, ...]:
@@ -74,7 +72,7 @@ class SpanReader:
         return tuple(dict.fromkeys(itertools.chain.from_iterable(self._spec.tokenizers.values())))
 
     def alone(self, first: int, stop: int) -> tuple[SpanReader, int]:
-        """Return a reader with what the span ``[first, stop)`` needs, and where the span begins there."""
+        """Return a reader with the needed part of the source for the span ``[first, stop)``, and the span's start."""
         if self._whole is not None:
             return self._whole, first
         part = part_of(self._spec, first, stop)
@@ -98,17 +96,17 @@ class SpanReader:
             self._iteration = self._begun(first, stop)
         self._at = first
         for sample_id in self._spec.resolved.epoch(0).ids(first, stop).tolist():
-            found = self._pending or next(self._iteration, None)
-            is_here = found is not None and found[0] == sample_id
-            self._pending = None if is_here else found
+            numbered = self._pending or next(self._iteration, None)
             self._at += 1
-            if found is not None and is_here:
-                yield self._finished(sample_id, found[1])
+            if numbered is not None and numbered[0] == sample_id:
+                self._pending = None
+                yield self._finished(sample_id, numbered[1])
             else:
+                self._pending = numbered
                 yield self._damaged(sample_id)
 
     def one_by_one(self, num_samples: int) -> Iterator[Sample | Named | Unreadable]:
-        """Yield all samples from the first on, for callers that want only a few of them."""
+        """Yield all samples, for callers that need only the first few."""
         for position in range(num_samples):
             yield from self.samples(position, position + 1)
 
@@ -119,7 +117,7 @@ class SpanReader:
             iteration.close()
 
     def _begun(self, first: int, stop: int) -> Iteration:
-        """Begin to read at a position; no state is kept of the iteration."""
+        """Begin to read at a position, without keeping a state of the iteration."""
         spec = self._spec
         if not self._continues:
             # No read-ahead beyond the span.
@@ -133,29 +131,29 @@ class SpanReader:
             sample = {self._renamed.get(name, name): value for name, value in sample.items()}
         if self._needs_keys and "__key__" not in sample:
             sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort like numbers
-        # If it is left out, its number tells which values of the source's columns to drop.
+        # The number of a skipped sample tells which values of the source's columns to drop.
         return Named(f"{SAMPLE}{sample_id}", sample) if self._spec.options.skips else sample
 
     def _damaged(self, sample_id: int) -> Unreadable:
-        """Return the sample that was left out, with the error that it gives alone."""
+        """Return the placeholder of a damaged sample, with the error of reading it alone."""
         opened = self._spec.opened
-        found = salvaged_sample(*opened.part_of(sample_id))
-        if not isinstance(found, Damaged):
+        sample = salvaged_sample(*opened.part_of(sample_id))
+        if not isinstance(sample, Damaged):
             stages = in_epoch(self._spec.pipeline.stages, 0)
-            found = run_stages(stages, found, sample_id, index=opened.index, forgiving=True)
+            sample = run_stages(stages, sample, sample_id, index=opened.index, forgiving=True)
         shard, byte, _ = opened.index.place(sample_id)
-        if not isinstance(found, Damaged):
+        if not isinstance(sample, Damaged):
             error: ShoalError = ShardError(
                 "this sample was damaged, and is sound when read again", shard=shard, byte=byte
             )
-        elif isinstance(found.error, ShoalError):
-            error = found.error
+        elif isinstance(sample.error, ShoalError):
+            error = sample.error
         else:
-            error = ShardError(f"{type(found.error).__name__}: {found.error}", shard=shard, byte=byte)
+            error = ShardError(f"{type(sample.error).__name__}: {sample.error}", shard=shard, byte=byte)
         return Unreadable(f"{SAMPLE}{sample_id + self._first_id}", error, error.message)
 
 
-def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str], first_id: int) -> SpanReader:  # noqa: FBT001
+def _unpickled(packed: bytes, needs_keys: bool, renamed: dict[str, str], first_id: int) -> SpanReader:  # noqa: FBT001
     spec = pickle.loads(packed)  # noqa: S301  # of a process of this run
     return SpanReader(spec, needs_keys=needs_keys, renamed=renamed, continues=False, first_id=first_id)
 
@@ -170,7 +168,7 @@ class Numbered(Stage):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanSamples:
-    """Samples of one new shard; ``copies`` says which copy of its sample each is, from 0, None for first ones alone."""
+    """Samples of one new shard; ``copies`` has the copy number of each, from 0; None if no sample is repeated."""
 
     reader: SpanReader
     first: int
@@ -186,16 +184,16 @@ class SpanSamples:
         return samples if self.copies is None else map(_as_copy, samples, self.copies.tolist())
 
 
-def _as_copy(given: Sample | Named | Unreadable, copy: int) -> Sample | Named | Unreadable:
-    """Return a sample with the key of this copy, if it has a key that is a text."""
-    if not copy or isinstance(given, Unreadable):
-        return given
-    sample = given.sample if isinstance(given, Named) else given
+def _as_copy(entry: Sample | Named | Unreadable, copy: int) -> Sample | Named | Unreadable:
+    """Return a sample with the key of this copy, if its key is a text."""
+    if not copy or isinstance(entry, Unreadable):
+        return entry
+    sample = entry.sample if isinstance(entry, Named) else entry
     name = next((name for name in KEY_FIELDS if name in sample), None)
     if name is None or not isinstance(key := sample[name], str):
-        return given
+        return entry
     sample = {**sample, name: copy_of(key, copy)}
-    return Named(given.name, sample) if isinstance(given, Named) else sample
+    return Named(entry.name, sample) if isinstance(entry, Named) else sample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,10 +223,7 @@ class FixedCounts:
 
 @dataclass(frozen=True, slots=True)
 class SpecPart:
-    """The part of a source that a span needs, and its first position and sample id in the whole.
-
-    ``is_whole`` says that all spans need the same part.
-    """
+    """Part of a source for a span, with its first position and sample id in the source; ``is_whole``: for all spans."""
 
     spec: WorkerSpec
     first_position: int = 0
@@ -237,10 +232,7 @@ class SpecPart:
 
 
 def part_of(spec: WorkerSpec, first: int, stop: int) -> SpecPart:
-    """Return the shards that hold the positions ``[first, stop)`` of a source in stored order.
-
-    A mixed source stays whole: a window may hold chunks of any shard.
-    """
+    """Return the shards of the positions ``[first, stop)``; a mixed source stays whole, as windows mix all shards."""
     opened, resolved = spec.opened, spec.resolved
     if not (isinstance(opened, Opened) and isinstance(resolved, ResolvedOrder)) or stop <= first:
         return SpecPart(spec, is_whole=False)
@@ -252,7 +244,7 @@ def part_of(spec: WorkerSpec, first: int, stop: int) -> SpecPart:
     begin, last = np.searchsorted(first_sample, np.concatenate(ids), side="right").tolist()
     shards = range(begin - 1, last)
     first_id, end_id = int(first_sample[begin - 1]), int(first_sample[last])
-    before, until = first_id, end_id  # numbers among the samples that take part
+    before, until = first_id, end_id  # numbers among the selected samples
     if (stored := resolved.stored) is not None:
         before, inside = stored.count_between(np.array([0, first_id, end_id])).tolist()
         until = before + inside
@@ -271,7 +263,7 @@ def part_of(spec: WorkerSpec, first: int, stop: int) -> SpecPart:
 def _with_index(
     spec: WorkerSpec, opened: Opened, resolved: ResolvedOrder, index: Index, paths: tuple[str, ...]
 ) -> WorkerSpec:
-    """Return the spec with an index that has only what reading needs, and belongs to no file."""
+    """Return the spec with an index that has no file, and no columns that reading does not need."""
     columns = {name: column for name, column in index.columns.items() if name == RECORD_CRCS}
     index = replace(index, columns=columns, metadata={})
     check = opened.check.of_part(index, paths)

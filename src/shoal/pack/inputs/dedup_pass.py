@@ -1,4 +1,4 @@
-"""The pass over samples that finds duplicates: digests of their content or keys, in one process or in several."""
+"""Pass over samples that finds duplicates: digests of contents or keys, in one or several processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.pack.inputs.duplicates import Dedup, distinct_digests, sample_digest
 from shoal.pack.inputs.input_table import InputTable
-from shoal.pack.jobs.process_jobs import JobProgress, PackProgress, Progress, run_jobs
+from shoal.pack.jobs.process_jobs import JobProgress, PackProgress, Progress, run_jobs, useful_workers
 from shoal.pack.shards.shard_writer import Named, Unreadable
-from shoal.processes.interpreters import usable_processors
 
 _JOB_BYTES, _JOB_SAMPLES = 64 << 20, 1 << 16
 # Rough cost of reading and digesting (bench/packing_choices.py).
@@ -37,34 +36,33 @@ class DigestsJob:
         return f"digests of {self.num_inputs} samples"
 
     def run(self, _: Any, __: JobProgress) -> NDArray[np.uint64]:
-        """Return the digests, shape (num_inputs, 2); 0 for a sample that cannot be read, if these are skipped."""
-        found = bytearray(16 * self.num_inputs)
-        for position, given in enumerate(self.inputs):
-            if isinstance(given, Unreadable):
+        """Return the digests, shape (num_inputs, 2); 0 for an unreadable sample that may be skipped."""
+        digests = bytearray(16 * self.num_inputs)
+        for position, entry in enumerate(self.inputs):
+            if isinstance(entry, Unreadable):
                 if not self.skips:
-                    raise given.error
+                    raise entry.error
                 continue
-            sample, name = (given.sample, given.name) if isinstance(given, Named) else (given, "")
+            sample, name = (entry.sample, entry.name) if isinstance(entry, Named) else (entry, "")
             try:
-                found[16 * position : 16 * position + 16] = sample_digest(sample, self.by)
+                digests[16 * position : 16 * position + 16] = sample_digest(sample, self.by)
             except UsageError as error:
                 msg = f"{name or sample.get('__key__', f'sample {position}')}: {error.message}"
                 raise UsageError(msg, hint=error.hint) from None
-        return np.frombuffer(found, dtype=np.uint64).reshape(-1, 2)
+        return np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
 
 
 def without_equal_contents(
     inputs: InputTable, *, skips: bool, num_workers: int | None, progress: Progress | None = None
 ) -> InputTable:
-    """Leave out inputs whose content an earlier one has; inputs of a size that no other has are not read.
-
-    80 bytes of memory for each input that is read. Raises `StorageError` if one cannot be read, unless ``skips``.
-    """
-    sizes = inputs.content_bytes()
-    among = np.arange(len(inputs)) if sizes is None else _shared(sizes)
+    """Leave out inputs with the content of an earlier input; inputs of a unique size are not read. 80 bytes a read."""
+    sizes, among = inputs.content_bytes(), np.arange(len(inputs))
+    if sizes is not None:
+        _, codes, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+        among = np.flatnonzero(counts[codes] > 1)
     job_bytes = np.maximum(inputs.record_bytes() if sizes is None else sizes, 0)[among]
     cuts = cuts_of(job_bytes)
-    several = num_workers or worth_workers(len(among), int(job_bytes.sum()))
+    workers = num_workers or useful_workers(seconds_of(len(among), int(job_bytes.sum())))
 
     def jobs() -> Iterator[DigestsJob]:
         for number, (first, stop) in enumerate(pairwise(cuts)):
@@ -72,8 +70,8 @@ def without_equal_contents(
             samples = inputs.samples(chosen, np.zeros(len(chosen), dtype=np.int64))
             yield DigestsJob(number, samples, len(chosen), "content", skips)
 
-    found = digests_of(jobs(), cuts, job_bytes, num_workers=several, progress=progress)
-    return inputs.without(distinct_digests(found, among, len(inputs)), "content")
+    digests = digests_of(jobs(), cuts, job_bytes, num_workers=workers, progress=progress)
+    return inputs.without(distinct_digests(digests, among, len(inputs)), "content")
 
 
 def digests_of(
@@ -84,22 +82,16 @@ def digests_of(
     num_workers: int,
     progress: Progress | None,
 ) -> NDArray[np.uint64]:
-    """Run jobs whose borders are ``cuts``, and return the digests of all samples, shape (cuts[-1], 2)."""
+    """Run jobs with the borders ``cuts``, and return the digests of all samples, shape (cuts[-1], 2)."""
     totals = np.concatenate([[0], np.cumsum(sample_bytes)])[cuts]
     tally = PackProgress(np.diff(totals).tolist(), progress)
     results, _ = run_jobs(jobs, None, num_workers=min(num_workers, len(cuts) - 1), report=tally.report)
     return np.concatenate([np.zeros((0, 2), dtype=np.uint64), *results])
 
 
-def worth_workers(num_samples: int, num_bytes: int) -> int:
-    """Return one process per processor, or fewer if some would have less than a second of work."""
-    return max(1, min(usable_processors(), int(num_samples * _SAMPLE_SECONDS + num_bytes * _BYTE_SECONDS)))
-
-
-def _shared(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the inputs of which another one has the same size."""
-    _, codes, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    return np.flatnonzero(counts[codes] > 1)
+def seconds_of(num_samples: int, num_bytes: int) -> float:
+    """Return the approximate processor time for reading and digesting samples."""
+    return num_samples * _SAMPLE_SECONDS + num_bytes * _BYTE_SECONDS
 
 
 def cuts_of(sample_bytes: NDArray[np.int64]) -> list[int]:

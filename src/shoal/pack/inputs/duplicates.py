@@ -1,4 +1,4 @@
-"""Duplicates: equal samples, of which only the first is packed; by key, or by a digest of their content.
+"""Duplicates: samples that equal an earlier sample and are not packed; by key, or by a digest of their content.
 
 Two samples have the same content if all their fields but the key are equal: names, types and bytes. A class and the
 columns of a manifest are fields, so the same image in two classes is no duplicate.
@@ -23,20 +23,20 @@ DUPLICATES = "duplicates"
 """Metadata key of an index for the result of `Duplicates.to_dict`."""
 
 Dedup = Literal["key", "content"]
-"""What makes two samples duplicates."""
+"""Property that duplicates share."""
 
 KEY_FIELDS = ("__key__", "key")
 """The key of a sample is the first of these fields that it has."""
 
 _MOST_NAMED = 10
-_PLAIN = ("datetime", "decimal", "uuid")  # modules of types whose repr() is their value
+_PLAIN = ("datetime", "decimal", "uuid")  # modules of types with a repr() that is the value
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Number of samples left out since an earlier one is equal, ``by`` key or content.
+    """Number of samples that were left out since an earlier sample is equal, ``by`` key or content.
 
-    ``first`` has the first ten of them: the name of each, and that of the earlier one.
+    ``first`` names the first ten such samples, each with the equal earlier sample.
     """
 
     by: str
@@ -50,28 +50,29 @@ class Duplicates:
     @classmethod
     def of_index(cls, index: Index) -> Duplicates | None:
         """Read the counts from the metadata of an index; None if it has none."""
-        said = index.metadata.get(DUPLICATES)
-        if not isinstance(said, Mapping):
+        counts = index.metadata.get(DUPLICATES)
+        if not isinstance(counts, Mapping):
             return None
-        return cls(str(said["by"]), int(said["num_samples"]), tuple((str(one), str(two)) for one, two in said["first"]))
+        first = tuple((str(name), str(earlier)) for name, earlier in counts["first"])
+        return cls(str(counts["by"]), int(counts["num_samples"]), first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distinct:
-    """The numbers of samples without an equal one before them, ascending, and of the others with their equals."""
+    """Numbers of samples without an equal earlier sample, ascending; and of all others, with their equals."""
 
     kept: NDArray[np.int64]
     left_out: NDArray[np.int64]
     equals: NDArray[np.int64]
 
-    def told(self, by: Dedup, name: Callable[[int], str]) -> Duplicates:
+    def counted(self, by: Dedup, name: Callable[[int], str]) -> Duplicates:
         """Return the counts, with names of the first duplicates."""
         pairs = zip(self.left_out[:_MOST_NAMED].tolist(), self.equals[:_MOST_NAMED].tolist(), strict=True)
-        return Duplicates(by, len(self.left_out), tuple((name(one), name(two)) for one, two in pairs))
+        return Duplicates(by, len(self.left_out), tuple((name(number), name(equal)) for number, equal in pairs))
 
 
 def check_dedup(by: object) -> None:
-    """Raise `UsageError` unless this says what makes two samples duplicates."""
+    """Raise `UsageError` unless ``by`` is a property that duplicates share, or None."""
     if by not in (None, "key", "content"):
         msg = f"dedup={by!r}: duplicates have the same key, or the same content"
         raise UsageError(msg, hint=did_you_mean(by, ("key", "content")) + 'dedup="key" or dedup="content"')
@@ -89,11 +90,11 @@ def distinct_keys(keys: Iterable[str]) -> Distinct:
 
 
 def distinct_digests(digests: NDArray[np.uint64], among: NDArray[np.int64], num_samples: int) -> Distinct:
-    """Find the first sample of each digest among some samples, ascending; a digest of 0 is like no other.
+    """Find the first sample of each digest among ascending samples; digest 0 means unknown and equals no other.
 
-    ``digests`` has the shape (len(among), 2). O(N log N), and 57 bytes each besides digest and number.
+    ``digests`` has the shape (len(among), 2). O(N log N) time; 57 bytes a sample besides digest and number.
     """
-    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones stay ascending
+    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal samples stay ascending
     ordered = digests[order]
     begins = np.ones(len(order), dtype=np.bool_)
     begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1) | ~ordered[1:].any(axis=1)
@@ -110,9 +111,9 @@ def _distinct(equals: NDArray[np.int64]) -> Distinct:
 
 
 def sample_digest(sample: Sample, by: Dedup) -> bytes:
-    """Return 16 bytes, of SHA-256, that are equal for samples of equal keys or content; not all of them 0.
+    """Return 16 bytes of SHA-256, equal for samples of equal keys or content, never all 0.
 
-    The key is the field ``__key__``, or ``key`` if there is none. Content is all other fields.
+    The key is the field ``__key__``, or ``key`` if there is none. The content is all other fields.
 
     >>> first, second = {"__key__": "a", "txt": b"same"}, {"__key__": "b", "txt": b"same"}
     >>> sample_digest(first, "content") == sample_digest(second, "content")
@@ -126,49 +127,49 @@ def sample_digest(sample: Sample, by: Dedup) -> bytes:
         The sample has no key, or a value that cannot be compared by bytes.
     """
     key = next((word for word in KEY_FIELDS if word in sample), None)
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     if by == "key":
         if key is None:
             msg = f"a sample has neither {' nor '.join(KEY_FIELDS)}; it has {', '.join(map(str, sample))}"
             raise UsageError(msg, hint="duplicates of samples without a key are found by content")
-        _take(found, sample[key])
+        _take(sha, sample[key])
     else:
         for name in sorted(sample):
             if name != key:
-                _take(found, name)
-                _take(found, sample[name])
-    digest = found.digest()[:16]
+                _take(sha, name)
+                _take(sha, sample[name])
+    digest = sha.digest()[:16]
     return digest if any(digest) else b"\1" * 16
 
 
-def _take(found: Any, value: Any) -> None:
-    """Add a value with its type and length, so that no two different values add the same bytes."""
+def _take(sha: Any, value: Any) -> None:
+    """Add a value with its type and length: different values add different bytes."""
     if isinstance(value, bytes | bytearray | memoryview):
         view = memoryview(value)
         data = view.cast("B") if view.c_contiguous else view.tobytes()
-        found.update(b"bytes %d " % len(data))
-        found.update(data)
+        sha.update(b"bytes %d " % len(data))
+        sha.update(data)
     elif isinstance(value, str):
         data = value.encode("utf-8", "surrogatepass")
-        found.update(b"text %d " % len(data) + data)
+        sha.update(b"text %d " % len(data) + data)
     elif isinstance(value, Mapping):
-        found.update(b"map %d " % len(value))
+        sha.update(b"map %d " % len(value))
         for name in sorted(value, key=repr):
-            _take(found, name)
-            _take(found, value[name])
+            _take(sha, name)
+            _take(sha, value[name])
     elif isinstance(value, list | tuple):
-        found.update(b"list %d " % len(value))
-        for each in value:
-            _take(found, each)
+        sha.update(b"list %d " % len(value))
+        for element in value:
+            _take(sha, element)
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
-        _take(found, value.tolist())
+        _take(sha, value.tolist())
     elif isinstance(value, np.ndarray | np.generic):
-        kind = repr(value.dtype) if value.dtype.names else value.dtype.str  # which has no names of fields
-        found.update(f"array {kind} {value.shape} ".encode("utf-8", "surrogatepass"))
-        found.update(value.tobytes())
+        kind = repr(value.dtype) if value.dtype.names else value.dtype.str  # dtype.str has no names of fields
+        sha.update(f"array {kind} {value.shape} ".encode("utf-8", "surrogatepass"))
+        sha.update(value.tobytes())
     elif isinstance(value, bool | int | float | complex | None) or type(value).__module__ in _PLAIN:
         text = f"{type(value).__name__} {value!r}".encode()
-        found.update(b"value %d " % len(text) + text)
+        sha.update(b"value %d " % len(text) + text)
     else:
         msg = f"a field holds an object of {type(value).__name__}, whose bytes cannot be compared"
-        raise UsageError(msg, hint="find duplicates by key, or of samples that are not decoded")
+        raise UsageError(msg, hint="find duplicates by key, or do not decode samples")

@@ -1,4 +1,4 @@
-"""Inputs from files of a list, one or several per sample: those of a manifest, or grouped."""
+"""Inputs from a list of files, one or several per sample: of a manifest, or grouped."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ _TYPED = (".jsonl", ".ndjson", ".parquet")
 _MEDIA = ("image", "audio", "video")
 _PATH_COLUMNS = ("path", "file", "file_name", "filename", "file_path", "filepath", "image_path", *_MEDIA)
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_OWN_FIELDS = {"tar": (), "jsonl": ("key", "text")}  # others have a key and data
+_OWN_FIELDS = {"tar": (), "jsonl": ("key", "text")}  # samples of other formats have a key and data
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _FileInputs(InputTable):
-    """Inputs from files, one or several of which make a sample.
+    """Inputs from files, one or several per sample.
 
-    ``first_file``, shape (num_inputs + 1,): input ``i`` has the files ``[first_file[i], first_file[i + 1])`` of
-    ``files``. ``keys`` and ``fields`` name samples and files. ``extra`` has further fields of each sample. If
-    ``grouped``, each file is a field named by its suffix.
+    ``first_file``, shape (num_inputs + 1,): input ``i`` has the files ``[first_file[i], first_file[i + 1])``. ``keys``
+    and ``fields`` name samples and files; ``extra`` has further fields of each sample. If ``grouped``, the suffix of
+    each file is its field.
     """
 
     classes: tuple[str, ...] = ()
@@ -88,21 +88,21 @@ class _FileInputs(InputTable):
         return own + np.add.reduceat(sizes, self.first_file[:-1])
 
     def content_bytes(self) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.add.reduceat(self.files.num_bytes, self.first_file[:-1])
-        return found
+        sizes: NDArray[np.int64] = np.add.reduceat(self.files.num_bytes, self.first_file[:-1])
+        return sizes
 
-    def without(self, found: Distinct, by: Dedup) -> _FileInputs:
-        kept, files = found.kept, self._files_of(found.kept)
-        names = [self.files.names[number] for number in files.tolist()]
+    def without(self, distinct: Distinct, by: Dedup) -> _FileInputs:
+        kept = distinct.kept
+        files, fields = self._files_of(kept)
         return replace(
             self,
-            files=FileList(self.files.root, names, self.files.num_bytes[files], self.files.modified_ns[files]),
+            files=files,
             keys=[self.keys[number] for number in kept.tolist()],
-            fields=[self.fields[number] for number in files.tolist()],
+            fields=fields,
             first_file=np.concatenate([[0], np.cumsum(np.diff(self.first_file)[kept])]).astype(np.int64),
             label=None if self.label is None else self.label[kept],
             extra=[self.extra[number] for number in kept.tolist()] if self.extra else (),
-            duplicates=found.told(by, lambda number: shown(self.files.names[int(self.first_file[number])])),
+            duplicates=distinct.counted(by, lambda number: shown(self.files.names[int(self.first_file[number])])),
         )
 
     def labels(self, key: str) -> Sequence[str | None]:
@@ -110,40 +110,40 @@ class _FileInputs(InputTable):
             return [None if extra[key] is None else str(extra[key]) for extra in self.extra]
         return labels_of(key, self.label, self.classes, self.extra[0] if self.extra else ())
 
-    def _files_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _files_of(self, numbers: NDArray[np.int64]) -> tuple[FileList, list[str]]:
+        """Return the files of some inputs, and their fields."""
         counts = np.diff(self.first_file)[numbers]
         ends = np.cumsum(counts)
-        firsts = np.repeat(self.first_file[numbers] - (ends - counts), counts)
-        found: NDArray[np.int64] = np.arange(int(ends[-1]) if len(ends) else 0) + firsts
-        return found
+        files = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
+            self.first_file[numbers] - ends + counts, counts
+        )
+        chosen, known = files.tolist(), self.files
+        names = [known.names[number] for number in chosen]
+        listed = FileList(known.root, names, known.num_bytes[files], known.modified_ns[files])
+        return listed, [self.fields[number] for number in chosen]
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> FileSamples:
-        counts, files = np.diff(self.first_file)[numbers], self._files_of(numbers)
-        chosen = files.tolist()
+        files, fields = self._files_of(numbers)
         return FileSamples(
-            root=self.files.root,
+            files=files,
             format=self.format,
             keys=[self.keys[number] for number in numbers.tolist()],
+            fields=fields,
+            counts=np.diff(self.first_file)[numbers].tolist(),
             copies=copies.tolist(),
-            counts=counts.tolist(),
-            names=[self.files.names[number] for number in chosen],
-            fields=[self.fields[number] for number in chosen],
-            num_bytes=self.files.num_bytes[files].tolist(),
-            modified_ns=self.files.modified_ns[files].tolist(),
-            labels=[-1] * len(numbers) if self.label is None else self.label[numbers].tolist(),
+            label=None if self.label is None else self.label[numbers],
             classes=self.classes,
-            extra=[self.extra[number] for number in numbers.tolist()] if self.extra else None,
+            extra=[self.extra[number] for number in numbers.tolist()] if self.extra else (),
             grouped=self.grouped,
         )
 
     def digest(self) -> str:
-        found = hashlib.blake2b(digest_size=16)
-        found.update("\0".join(self.files.names).encode("utf-8", "surrogateescape"))
+        digest = hashlib.blake2b("\0".join(self.files.names).encode("utf-8", "surrogateescape"), digest_size=16)
         for column in (self.files.num_bytes, self.files.modified_ns, self.first_file, self.label):
-            found.update(b"" if column is None else column.tobytes())
+            digest.update(b"" if column is None else column.tobytes())
         rest = (self.format, self.classes, self.grouped, [list(extra.items()) for extra in self.extra])
-        found.update(repr(rest).encode())
-        return found.hexdigest()
+        digest.update(repr(rest).encode())
+        return digest.hexdigest()
 
     def column_path(self, name: str) -> str:
         # A manifest's column may be nested: meta.lang is inside meta.
@@ -170,9 +170,8 @@ def file_inputs(
 ) -> _FileInputs:
     """Make inputs from files: one sample each, or if ``grouped``, one per group of names equal up to their first dot.
 
-    All files lie in ``classes`` if these are given. ``left_out`` are files that were excluded from packing. If
-    ``distinct`` and ``grouped``, no duplicates are counted, as files of equal names are one sample. Raises `UsageError`
-    if there are none, or if two would have the same name in a shard.
+    ``classes`` contain all files; ``left_out`` has excluded files. ``distinct`` counts 0 duplicates, since equal names
+    are one sample. Raises `UsageError` if there are no files, or two files would have the same name in a shard.
     """
     if not files.names:
         raise UsageError(f"{files.root}: there are no files to pack", hint="hidden files are left out")
@@ -209,9 +208,8 @@ def manifest_inputs(
     """Make one input of each row of a table of paths: CSV, JSON Lines, Parquet, or any row format that can be opened.
 
     An input is the file at a row's path, relative to the manifest, and the row's other columns: in tar shards as the
-    field ``json``, elsewhere each as a field. The path itself goes into no shard. If ``distinct``, rows with the key of
-    an earlier one are left out. Raises `UsageError` if there is no
-    column of paths, a row has none, or two rows would have the same name in a shard.
+    field ``json``, elsewhere each as a field. The path itself goes into no shard. ``distinct`` leaves out rows with the
+    key of an earlier row. Raises `UsageError` if a path is missing, or two rows would have the same name in a shard.
     """
     rows = [dict(row) for row in open_dataset(manifest).partition(rank=0, world_size=1)]
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -225,14 +223,14 @@ def manifest_inputs(
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
     duplicates = None
     if distinct:
-        found = distinct_keys(name_of(_name_in_keys(path))[0] for path in paths)
-        duplicates = found.told("key", lambda number: f"row {number} ({shown(paths[number])})")
-        rows, paths = ([some[number] for number in found.kept.tolist()] for some in (rows, paths))
+        first_rows = distinct_keys(name_of(_name_in_keys(path))[0] for path in paths)
+        duplicates = first_rows.counted("key", lambda number: f"row {number} ({shown(paths[number])})")
+        rows, paths = ([values[number] for number in first_rows.kept.tolist()] for values in (rows, paths))
     seen: dict[str, int] = {}
     for number, path in enumerate(paths):
         if (before := seen.setdefault(path, number)) != number:
             msg = f"{manifest}: rows {before} and {number} name the same file, {path.rpartition('/')[2]!r}"
-            hint = "a file is one sample: join what the rows say, or give one of them a copy or a link"
+            hint = "a file is one sample: join the rows, or give one of them a copy or a link"
             raise UsageError(msg, hint=hint)
     others = [name for name in names if name != column]
     own = _OWN_FIELDS.get(format.partition(".")[0], ("key", "data"))
@@ -250,7 +248,7 @@ def manifest_inputs(
 
 
 def _name_in_keys(path: str) -> str:
-    """Return the path, of files outside the manifest's directory the last part alone."""
+    """Return the path in keys: outside the manifest's directory, the last part alone."""
     return path.rpartition("/")[2] if path[:1] == "/" or ".." in path.split("/") else path
 
 
@@ -272,14 +270,14 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
 def _typed(values: list[Any]) -> list[Any]:
     """Convert the strings of a column to numbers if all of them are numbers."""
     for kind in (int, float):
-        found = [_number(value, kind) for value in values]
-        if None not in found:
-            return found
+        numbers = [_number(value, kind) for value in values]
+        if None not in numbers:
+            return numbers
     return values
 
 
 def _plain(values: list[Any]) -> list[Any]:
-    """Convert numpy values of a column that already has types to plain Python values."""
+    """Convert numpy values of a typed column to plain Python values."""
     return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
 
 
@@ -292,7 +290,7 @@ def _number(text: Any, kind: type[int | float]) -> int | float | None:
         number = kind(text)
     except ValueError:
         return None
-    # Conversion to float must not change a number written as an integer, nor produce an infinity.
+    # A conversion to float must neither change an integer nor produce an infinity.
     is_whole = match[2] is None and match[3] is None
     is_same = isinstance(number, int) or (int(text) == number if is_whole else math.isfinite(number))
     return number if is_same else None

@@ -1,4 +1,4 @@
-"""Samples made from files: keys, fields and classes by the names of files, values by the format of the shards."""
+"""Samples from files: names of files give keys, fields and classes; the format of the shards decides the values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema
 from shoal.formats.writing.written_formats import TABLE_FORMATS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shards.shard_writer import Unreadable
-from shoal.storage.files.small_files import read_small
+from shoal.storage.files.small_files import FileList, read_small
 from shoal.storage.storage_errors import link_target
 
 ROW_BYTES = 64
-"""Overhead of a record in a shard that is no tar, beyond its payload: names, lengths, checksums."""
+"""Bytes of a record besides its payload, except in tar: names, lengths, checksums."""
 
 _AT_ONCE = 4096  # rows of a manifest
 
@@ -31,31 +31,30 @@ _AT_ONCE = 4096  # rows of a manifest
 class FileSamples:
     """Samples of some inputs, read one by one; the next ``counts[i]`` files belong to sample ``i``."""
 
-    root: str
+    files: FileList
     format: str
     keys: Sequence[str]
-    copies: Sequence[int]
-    counts: Sequence[int]
-    names: Sequence[str]
     fields: Sequence[str]
-    num_bytes: Sequence[int]
-    modified_ns: Sequence[int]
-    labels: Sequence[int]
+    counts: Sequence[int]
+    copies: Sequence[int]
+    label: NDArray[np.int32] | None
     classes: tuple[str, ...]
-    extra: Sequence[Mapping[str, Any]] | None
+    extra: Sequence[Mapping[str, Any]] = ()
     grouped: bool = False
 
     def __iter__(self) -> Iterator[Sample | Unreadable]:
-        if self.extra is None and is_tar(self.format) and len(self.keys) == len(self.names):
-            return self._single_members()
-        return self._all_kinds()
+        labels = [-1] * len(self.keys) if self.label is None else self.label.tolist()
+        if not self.extra and is_tar(self.format) and len(self.keys) == len(self.files.names):
+            return self._single_members(labels)
+        return self._all_kinds(labels)
 
-    def _single_members(self) -> Iterator[Sample | Unreadable]:
+    def _single_members(self, labels: Sequence[int]) -> Iterator[Sample | Unreadable]:
         """Yield samples of the common case, one file per tar sample, in a third of the time of `_all_kinds`."""
-        directory = f"{self.root.rstrip('/')}/"
+        files, directory = self.files, f"{self.files.root.rstrip('/')}/"
+        sizes, times = files.num_bytes.tolist(), files.modified_ns.tolist()
         classes = [b"%d" % label for label in range(len(self.classes))]
         for key, copy, name, suffix, num_bytes, modified_ns, label in zip(
-            self.keys, self.copies, self.names, self.fields, self.num_bytes, self.modified_ns, self.labels, strict=True
+            self.keys, self.copies, files.names, self.fields, sizes, times, labels, strict=True
         ):
             path = directory + name if name[0] != "/" else name
             try:
@@ -68,31 +67,27 @@ class FileSamples:
                 sample[CLASS_FIELD] = classes[label]
             yield sample
 
-    def _all_kinds(self) -> Iterator[Sample | Unreadable]:
-        first, directory = 0, f"{self.root.rstrip('/')}/"
+    def _all_kinds(self, labels: Sequence[int]) -> Iterator[Sample | Unreadable]:
+        files, directory = self.files, f"{self.files.root.rstrip('/')}/"
+        sizes, times = files.num_bytes.tolist(), files.modified_ns.tolist()
+        first = 0
         extras: Sequence[Mapping[str, Any]] = self.extra or [{}] * len(self.keys)
-        for key, copy, count, label, extra in zip(
-            self.keys, self.copies, self.counts, self.labels, extras, strict=True
-        ):
+        for key, copy, count, label, extra in zip(self.keys, self.copies, self.counts, labels, extras, strict=True):
             values: dict[str, bytes] = {}
             for number in range(first, first + count):
-                name = self.names[number]
+                name = files.names[number]
                 path = name if name[:1] == "/" else directory + name
                 try:
-                    values[self.fields[number]] = read_small(path, self.num_bytes[number], self.modified_ns[number])
+                    values[self.fields[number]] = read_small(path, sizes[number], times[number])
                 except StorageError as raised:
                     yield unreadable_input(name, path, raised)
                     break
             else:
-                name_of_class = self.classes[label] if label >= 0 else ""
+                class_name = self.classes[label] if label >= 0 else ""
                 try:
-                    sample = _sample(
-                        self.format, copy_of(key, copy), values, label, name_of_class, extra, grouped=self.grouped
-                    )
+                    yield _sample(self.format, copy_of(key, copy), values, label, class_name, extra, self.grouped)
                 except UsageError as refused:
                     yield Unreadable(key, refused, refused.message)
-                else:
-                    yield sample
             first += count
 
 
@@ -101,16 +96,15 @@ def _sample(
     key: str,
     values: Mapping[str, bytes],
     label: int,
-    name_of_class: str,
+    class_name: str,
     extra: Mapping[str, Any],
-    *,
-    grouped: bool,
+    grouped: bool,  # noqa: FBT001
 ) -> Sample:
     """Make a sample of files, its class (a label of -1 means none) and further fields.
 
-    In a tar files are unchanged, the class is its number, and further fields are JSON. Elsewhere a sample is a row with
-    the file as ``data`` (grouped files each by suffix), and the class as a number and a name; in JSON Lines the file is
-    ``text``, and bytes are decoded as UTF-8.
+    In tar, files are unchanged, the class is its number, and further fields are JSON. In other formats, a row has the
+    file as ``data`` (grouped files by suffix), and the class as number and name; in JSON Lines, the file is ``text``,
+    decoded as UTF-8.
     """
     if is_tar(format_name):
         sample: Sample = {"__key__": key, **values}
@@ -123,7 +117,7 @@ def _sample(
     row: Sample = {"key": key}
     row |= values if grouped else {"text" if is_json else "data": next(iter(values.values()))}
     if label >= 0:
-        row |= {CLASS_FIELD: label, "class": name_of_class}
+        row |= {CLASS_FIELD: label, "class": class_name}
     row |= extra
     if is_json:
         for name, value in row.items():
@@ -137,7 +131,7 @@ def _sample(
 
 
 def unreadable_input(name: str, path: str, error: StorageError) -> Unreadable:
-    """Return the placeholder of an input; raise the error if its cause is not the input (too many open files)."""
+    """Return the placeholder of an unreadable input; raise an error with another cause (too many open files)."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
     reason = error.message.replace(path, shown(name))
@@ -147,7 +141,7 @@ def unreadable_input(name: str, path: str, error: StorageError) -> Unreadable:
 
 
 def shown(name: str) -> str:
-    """Return a name as it may be shown and stored: only the last part of an absolute one."""
+    """Return a name for messages and records: the last part of an absolute name."""
     return name.rpartition("/")[2] if name[:1] == "/" else name
 
 
@@ -182,10 +176,7 @@ def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequenc
 def fields_beside(
     format_name: str, *, labelled: bool = False, extra: bool = False, grouped: bool = False
 ) -> dict[str, str]:
-    """Return the fields that samples get besides their files and that could collide with a file, with descriptions.
-
-    Ungrouped rows hold their file as ``data`` (or ``text``), whatever its name.
-    """
+    """Return fields besides files that could collide with a file (ungrouped rows call it data), with descriptions."""
     if is_tar(format_name):
         beside = [
             ("__key__", "its key", True),
@@ -195,11 +186,11 @@ def fields_beside(
     else:
         own_class = grouped and labelled
         beside = [("key", "its key", grouped), (CLASS_FIELD, "its class", own_class), ("class", "its class", own_class)]
-    return {field: description for field, description, is_there in beside if is_there}
+    return {field: description for field, description, is_present in beside if is_present}
 
 
 def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[str, str]) -> None:
-    """Raise `UsageError` if a file would be a field that its sample gets anyway and that would replace it."""
+    """Raise `UsageError` if another field of its sample would replace a file."""
     if not beside.keys() & set(fields):
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
@@ -209,17 +200,12 @@ def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[st
 
 
 def columns_of_files(
-    format_name: str,
-    *,
-    fields: Iterable[str],
-    labelled: bool,
-    extra: Sequence[Mapping[str, Any]] = (),
-    skips: bool,
+    format_name: str, *, fields: Iterable[str], labelled: bool, extra: Sequence[Mapping[str, Any]] = (), skips: bool
 ) -> dict[str, Any]:
-    """Return options that give all shards the columns of all samples, before any is read; empty but for tables.
+    """Return options that give all shards of tables the columns of all samples, without reading; else empty.
 
     ``fields`` hold files, ``extra`` has the manifest's columns for each sample. O(samples) with a manifest. Raises
-    `UsageError` if a column mixes values that no single type can hold, unless ``skips``.
+    `UsageError` if no single type holds all values of a column, unless ``skips``.
     """
     if format_name not in TABLE_FORMATS:
         return {}
@@ -241,14 +227,14 @@ def is_tar(format_name: str) -> bool:
 
 
 def class_codes(directories: Sequence[str], classes: ClassDirectories | None) -> NDArray[np.int32] | None:
-    """Return the class of each directory, which is empty or ends with a slash, as a code; None without classes."""
+    """Return the class code of each directory (empty, or with a slash at its end); None without classes."""
     return None if classes is None else np.array(classes.numbers_of(directories), dtype=np.int32)
 
 
 def labels_of(
     key: str, codes: NDArray[np.int32] | None, classes: Sequence[str], others: Iterable[str] = ()
 ) -> list[str]:
-    """Return the class of each input; `UsageError` if ``key`` means another value, or there are no classes."""
+    """Return the class of each input; `UsageError` if ``key`` is not the class, or there are no classes."""
     if codes is not None and key == CLASS_FIELD:
         return [classes[code] for code in codes.tolist()]
     known = ", ".join([*others, *([CLASS_FIELD] if codes is not None else [])]) or "nothing but their names"

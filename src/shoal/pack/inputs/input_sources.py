@@ -1,4 +1,4 @@
-"""Inputs that a source names: files of a directory or a glob, a manifest, a saved dataset."""
+"""Inputs of a source: files of a directory or a glob, a manifest, a saved dataset."""
 
 from __future__ import annotations
 
@@ -36,19 +36,17 @@ _log = logging.getLogger("shoal")
 
 
 def inputs_of(source: str | os.PathLike[str], request: PackRequest, *, progress: Progress | None = None) -> InputTable:
-    """Return the inputs that a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset names.
+    """Return the inputs of a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset.
 
-    ``request.dedup`` leaves out inputs that equal an earlier one; those by content are found by reading, with
-    ``progress``.
-
-    Raises `SourceError` if the source is none of these, or not on this machine, and `UsageError` as `file_inputs` and
+    ``request.dedup`` leaves out inputs that equal an earlier input; comparing contents reads them, with ``progress``.
+    Raises `SourceError` for another source, or a source of another machine, and `UsageError` as `file_inputs` and
     `manifest_inputs` do, or if an argument does not apply.
     """
     check_dedup(request.dedup)
-    found = _inputs_of(source, request)
+    inputs = _inputs_of(source, request)
     if request.dedup == "content":
-        return without_equal_contents(found, skips=request.skips, num_workers=request.num_workers, progress=progress)
-    return found
+        return without_equal_contents(inputs, skips=request.skips, num_workers=request.num_workers, progress=progress)
+    return inputs
 
 
 def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTable:
@@ -76,7 +74,11 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
     if path.is_dir():
         _refuse_for(f"{path} is a directory", of_manifests)
         files = files_below(str(path), num_workers=request.num_workers or usable_processors())
-        _warn_of_splits(path, files)
+        # Only at the top: deeper, such names may be any directories.
+        splits = splits_in_names(sorted({f"{name.split('/')[0]}/" for name in files.directories if name}))
+        if splits is not None and splits.must_be_chosen:
+            text = "%s: the splits %s are packed together; to keep them apart, pack each directory"
+            _log.warning(text, path, ", ".join(splits.parts))
     elif glob.has_magic(str(path)):
         _refuse_for(f"{path} is a glob", of_manifests)
         files = glob_files(as_glob(str(path)), root=fixed_directory(str(path)))
@@ -93,7 +95,7 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
     )
     if classes is None and CLASS_FIELD in require:
         msg = f"require={CLASS_FIELD!r} asks for classes, and there are no classes: no file lies in a directory"
-        raise UsageError(msg, hint="leave it out, or name the directory that holds those of the classes")
+        raise UsageError(msg, hint="leave it out, or name the directory above the classes")
     left_out += outside
     if not grouped:
         return tree_inputs(files, format=request.format, classes=classes, left_out=left_out, distinct=distinct)
@@ -106,11 +108,10 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
 def _inside_classes(
     files: FileTree, *, labelled: bool | None, is_whole: bool, skips: bool
 ) -> tuple[FileTree, ClassDirectories | None, tuple[tuple[str, str], ...]]:
-    """Return the files that lie in classes, the classes, and name and reason of each file outside of them.
+    """Return the files in classes, the classes (of `classes_of_folder`), and name and reason of each file outside.
 
-    All files and no classes if ``labelled`` is False, or None and no file lies in a directory. The classes are those of
-    `classes_of_folder`. Raises `SourceError` if a file outside is of the suffix of files in classes, unless ``skips``,
-    or if ``labelled`` is True and there are no classes.
+    All files and no classes if ``labelled`` is False, or None and no file lies in a directory. Raises `SourceError` if
+    a file outside has the suffix of files in classes, unless ``skips``, or ``labelled`` is True without classes.
     """
     if labelled is False or not len(files):
         return files, None, ()
@@ -136,10 +137,7 @@ def _inside_classes(
 
 
 def _lost(files: FileTree, names: Sequence[str], *, skips: bool) -> dict[str, str]:
-    """Return why the entries that were no files when they were listed cannot be read; raises that unless ``skips``.
-
-    A link that leads nowhere may have been the directory of a class.
-    """
+    """Return why listed entries are unreadable, or raise unless ``skips``: a broken link may have been a class."""
     reasons = {}
     for number in np.flatnonzero(files.num_bytes < 0).tolist():
         path = f"{files.root}/{names[number]}"
@@ -152,17 +150,9 @@ def _lost(files: FileTree, names: Sequence[str], *, skips: bool) -> dict[str, st
     return reasons
 
 
-def _warn_of_splits(path: Path, files: FileTree) -> None:
-    """Warn if top-level splits (train, test) go into the same shards; deeper, such names may be any directories."""
-    splits = splits_in_names(sorted({f"{name.split('/')[0]}/" for name in files.directories if name}))
-    if splits is not None and splits.must_be_chosen:
-        names = ", ".join(splits.parts)
-        _log.warning("%s: the splits %s are packed together; to keep them apart, pack each directory", path, names)
-
-
 def _refuse_for(what: str, options: Mapping[str, object]) -> None:
     """Refuse options that would have no effect."""
-    if asked := [name for name, is_asked in options.items() if is_asked]:
-        msg = f"{what}, to which {', '.join(asked)} does not apply"
+    if names := [name for name, is_set in options.items() if is_set]:
+        msg = f"{what}, and {', '.join(names)} does not apply to it"
         hint = "grouped=, labelled= and require= are for files of a directory or a glob, path_column= for manifests"
         raise UsageError(msg, hint=hint)

@@ -1,6 +1,6 @@
-"""Inputs of a packing by number, any of which can be read in this or another process."""
+"""Inputs of a packing by number; any process can read any input."""
 
-# Each process that makes shards imports this file: what lists inputs, which needs more modules, is elsewhere.
+# Each process that makes shards imports this file. Listing inputs needs more modules, and is in other files.
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TAR_BLOCK = 512
 class InputTable(ABC):
     """Inputs by number, to be packed into shards of ``format``.
 
-    ``classes`` are the names of the classes, or of those of several columns, for the metadata of the index; ``label``,
-    int32, is the code of each input among them. ``left_out`` are names and reasons of inputs dropped for lack of a
-    required field; ``duplicates`` were left out since they equal an earlier one, None if none were looked for.
+    ``classes`` has the names of the classes, maybe by column, for the metadata of the index; ``label``, int32, has the
+    class code of each input. ``left_out`` has names and reasons of inputs without a required field; ``duplicates``
+    counts inputs that equal an earlier input, None without ``dedup``.
     """
 
     format: str
@@ -44,11 +44,11 @@ class InputTable(ABC):
         """Return the approximate bytes of each input in a shard; shape (len,)."""
 
     def content_bytes(self) -> NDArray[np.int64] | None:
-        """Return the bytes of the files of each input, equal for equal contents; None if they are not known."""
+        """Return the bytes of each input's files, equal for equal contents; None if unknown."""
         return None
 
     @abstractmethod
-    def without(self, found: Distinct, by: Dedup) -> InputTable:
+    def without(self, distinct: Distinct, by: Dedup) -> InputTable:
         """Return the inputs without duplicates."""
 
     @abstractmethod
@@ -65,25 +65,19 @@ class InputTable(ABC):
 
     @abstractmethod
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> Iterable[Sample | Unreadable]:
-        """Return the samples of these inputs, in this order, read lazily; the result can be pickled.
-
-        ``copies`` is the copy number of each, from 0.
-        """
+        """Return samples of inputs, in this order, read lazily; ``copies`` has copy numbers from 0. Can be pickled."""
 
     @abstractmethod
     def digest(self) -> str:
         """Return a digest that is equal for equal inputs: names, sizes, times."""
 
     def column_path(self, name: str) -> str:
-        """Return the path in a sample of a value that the inputs know by this name."""
+        """Return the path in a sample of a column of the inputs."""
         return name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:  # noqa: B027  # keys that are numbers never collide
-        """Raise `UsageError` if a copy would get the key of another input, given how often each is packed."""
+        """Raise `UsageError` if a copy would get the key of another input; ``times`` has the repeats of each input."""
 
     @abstractmethod
     def options(self, *, skips: bool) -> dict[str, Any]:
-        """Return format options that give all shards the columns of all samples.
-
-        Raises `UsageError` if no columns hold all samples, unless ``skips``: then samples that do not fit are left out.
-        """
+        """Return format options with the columns of all samples; `UsageError` if there are none, unless ``skips``."""

@@ -1,8 +1,7 @@
 """Oversampling and balancing: rare classes repeated, with exact counts.
 
 A class with factor 2.5 gets every input twice, and half of its inputs, chosen at random by the seed, once more. So the
-repeats of any two inputs of a class differ by at most one, and the number of samples of a class is known before
-anything but the labels is read.
+repeats of any two inputs of a class differ by at most one, and the labels alone tell the number of samples of a class.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class ClassCount:
 class Repeats:
     """Number of ``times`` that each input is packed, shape (num_inputs,), int64, each at least 1.
 
-    ``classes`` are in the order of their first inputs; ``class_of``, shape (num_inputs,), is the class of each input
-    among them.
+    ``classes`` are ordered by first input; ``class_of``, shape (num_inputs,), has the class number of each input.
 
     >>> repeats = balanced(["cat", "dog", "dog", "dog"], seed=0)
     >>> repeats.times.tolist(), repeats.classes[0]
@@ -67,16 +65,13 @@ class Repeats:
         return int(self.times.sum())
 
     def inputs_of(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the input of each of these samples, in any order, and which copy of it, from 0.
-
-        Copies of an input are consecutive samples. O(log num_inputs) for each.
-        """
+        """Return input and copy number, from 0, of each sample; copies are consecutive. O(log num_inputs) a sample."""
         ends = np.cumsum(self.times)
         inputs = np.searchsorted(ends, samples, side="right").astype(np.int64)
         return inputs, samples - (ends - self.times)[inputs]
 
     def counted(self, inputs: NDArray[np.int64]) -> list[int]:
-        """Return how many of these inputs each class has."""
+        """Count some inputs by class."""
         counts: list[int] = np.bincount(self.class_of[inputs], minlength=len(self.classes)).tolist()
         return counts
 
@@ -85,8 +80,8 @@ def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | i
     """Repeat some classes by a factor each, and pack every other input once.
 
     ``labels`` has the class of each input, or None. With a factor, at least 1, a class of ``n`` inputs gets
-    ``n * factor`` samples, halves rounded up; the seed chooses the inputs that are repeated once more than others.
-    Raises `UsageError` if no input has a given class, or a factor is below 1.
+    ``n * factor`` samples, halves rounded up; the seed chooses inputs for one more repeat. Raises `UsageError` if no
+    input has a requested class, or a factor is below 1.
 
     >>> repeats = oversampled(["a", "b", "b", "b"], {"b": Fraction("1.5")}, seed=3)
     >>> repeats.times.tolist(), repeats.classes[1]
@@ -121,10 +116,7 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
 
 
 def requested_repeats(labels: Callable[[str], Sequence[str | None]], request: ShardRequest) -> Repeats | None:
-    """Return how often each input is packed, None for once each; ``labels`` returns the classes by a key.
-
-    Raises `UsageError` if the inputs have no such classes.
-    """
+    """Return the repeats of each input, None for no repeats; ``labels`` returns the classes by a key, or raises."""
     if request.oversample and request.balance is not None:
         raise UsageError("oversample= and balance= both say how often classes come", hint="give one of them")
     if request.balance is not None:
@@ -135,7 +127,7 @@ def requested_repeats(labels: Callable[[str], Sequence[str | None]], request: Sh
 
 
 def counted_classes(repeats: Repeats | None, metadata: Mapping[str, Any]) -> tuple[ClassCount, ...]:
-    """Return the classes with the number of samples left out of each, by the metadata of the index."""
+    """Return the classes with their number of skipped samples, by the metadata of the index."""
     classes = () if repeats is None else repeats.classes
     left_out = metadata.get(LEFT_OUT)
     if not left_out:
@@ -176,14 +168,13 @@ def _spread(
     if sum(promised) > _MOST_SAMPLES:
         msg = f"{int(counts.sum())} inputs would become more than {_MOST_SAMPLES} samples"
         raise UsageError(msg, hint="repeat them less often")
-    wanted = np.array(promised, dtype=np.int64)
-    each, over = wanted // np.maximum(counts, 1), wanted % np.maximum(counts, 1)
-    times = each[codes]
+    least, over = np.divmod(np.array(promised, dtype=np.int64), np.maximum(counts, 1))
+    times = least[codes]
     by_class = np.argsort(codes, kind="stable")
     first = np.cumsum(counts) - counts
     for code in np.flatnonzero(over).tolist():
         members = by_class[first[code] : first[code] + counts[code]]
-        # The key depends on the name of the class, so adding or removing classes does not change the choice in others.
+        # The key depends on the name of the class, so other classes do not change the choice.
         name = names[code]
         words = [] if name is None else [1, *name.encode("utf-8", "surrogatepass")]
         shuffled = permute(np.arange(len(members)), len(members), key(seed, 0, "pack-balance", *words))
@@ -204,13 +195,13 @@ def copy_of(key: str, copy: int) -> str:
 
 def refuse_copies(keys: Sequence[str], times: NDArray[np.int64]) -> None:
     """Raise `UsageError` if a copy would get the key of another input; input ``i`` is packed ``times[i]`` times."""
-    alike = [found for key in keys if MARK in key and (found := _COPY.fullmatch(key))]
-    if not alike:
+    copy_like = [match for key in keys if MARK in key and (match := _COPY.fullmatch(key))]
+    if not copy_like:
         return
     numbers = {key: number for number, key in enumerate(keys)}
-    for found in alike:
-        number = numbers.get(found[1])
-        if number is not None and 2 <= int(found[2]) <= times[number]:
-            twice = f"{found[1]!r} is packed {times[number]} times"
-            msg = f"{twice}, and a copy would be {found[0]!r}, which there is already"
+    for match in copy_like:
+        number = numbers.get(match[1])
+        if number is not None and 2 <= int(match[2]) <= times[number]:
+            msg = f"{match[1]!r} is packed {times[number]} times, and a copy would be {match[0]!r}, "
+            msg += "which there is already"
             raise UsageError(msg, hint="rename one of them")

@@ -1,7 +1,7 @@
-"""Counts of the fields of samples from files, and samples that lack the usual ones: stray files beside the data.
+"""Counts of the fields of samples from files, and samples that lack the usual fields: stray files beside the data.
 
-Fields are named by the suffixes of files, as in tar shards, whatever the format. One sample that lacks a field of the
-others turns its batch into lists.
+In every format, fields are named by the suffixes of files, as in tar shards. A single sample without a field turns its
+batch into lists.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class FieldSets:
 
 @dataclass(frozen=True, slots=True)
 class SampleFields:
-    """Number of samples with each field, most frequent first, and of those without all ``usual`` fields.
+    """Number of samples with each field, most frequent first, and of samples without all ``usual`` fields.
 
-    ``usual`` are the fields of more than half of the samples; pictures under several suffixes are one field,
-    ``"jpg;png"``, unless a sample has two of them, and so are audio and video. ``first_without_usual`` names the first
-    ten inputs that lack one.
+    ``usual`` fields occur in more than half of the samples. Pictures under several suffixes are one field,
+    ``"jpg;png"``, unless a sample has two of them; audio and video likewise. ``first_without_usual`` names the first
+    ten inputs that lack a usual field.
     """
 
     counts: Mapping[str, int]
@@ -58,45 +58,45 @@ class SampleFields:
     @classmethod
     def of_index(cls, index: Index) -> SampleFields | None:
         """Read the counts from the metadata of an index; None if it has none."""
-        said = index.metadata.get(FIELDS)
-        if not isinstance(said, Mapping):
+        counts = index.metadata.get(FIELDS)
+        if not isinstance(counts, Mapping):
             return None
-        usual, first = said.get("usual", ()), said.get("first_without_usual", ())
-        return cls(said.get("counts", {}), tuple(usual), int(said.get("num_without_usual", 0)), tuple(first))
+        usual, first = counts.get("usual", ()), counts.get("first_without_usual", ())
+        return cls(counts.get("counts", {}), tuple(usual), int(counts.get("num_without_usual", 0)), tuple(first))
 
 
 def sets_of_fields(fields: Iterable[tuple[str, ...] | str]) -> FieldSets:
     """Build field sets from the fields of each input, in order; a string is a single field.
 
-    >>> found = sets_of_fields(["jpg", "db", "jpg"])
-    >>> found.sets, found.codes.tolist()
+    >>> field_sets = sets_of_fields(["jpg", "db", "jpg"])
+    >>> field_sets.sets, field_sets.codes.tolist()
     ([('jpg',), ('db',)], [0, 1, 0])
     """
     known: dict[Hashable, int] = {}
-    codes = np.fromiter((known.setdefault(each, len(known)) for each in fields), dtype=np.int32)
-    return FieldSets([each if isinstance(each, tuple) else (str(each),) for each in known], codes)
+    codes = np.fromiter((known.setdefault(names, len(known)) for names in fields), dtype=np.int32)
+    return FieldSets([names if isinstance(names, tuple) else (str(names),) for names in known], codes)
 
 
 def counted_fields(
-    found: FieldSets | None, plan: PackPlan, skipped: NDArray[np.int64], *, name: Callable[[int], str]
+    field_sets: FieldSets | None, plan: PackPlan, skipped: NDArray[np.int64], *, name: Callable[[int], str]
 ) -> SampleFields | None:
-    """Count the fields of the packed samples: repeats count each time, the inputs that were ``skipped`` do not."""
-    if found is None:
+    """Count the fields of the packed samples; each repeat counts, and ``skipped`` inputs do not."""
+    if field_sets is None:
         return None
-    left = np.ones(len(found.codes), dtype=np.int64) if plan.repeats is None else plan.repeats.times.copy()
+    left = np.ones(len(field_sets.codes), dtype=np.int64) if plan.repeats is None else plan.repeats.times.copy()
     np.subtract.at(left, skipped, 1)
-    of_sets = np.bincount(found.codes, weights=left, minlength=len(found.sets)).astype(np.int64).tolist()
+    of_sets = np.bincount(field_sets.codes, weights=left, minlength=len(field_sets.sets)).astype(np.int64).tolist()
     counts: Counter[str] = Counter()
-    for fields, count in zip(found.sets, of_sets, strict=True):
+    for fields, count in zip(field_sets.sets, of_sets, strict=True):
         counts.update(dict.fromkeys(fields, count))
     ordered = {field: count for field, count in counts.most_common() if count}
-    there = [fields for fields, count in zip(found.sets, of_sets, strict=True) if count]
+    present = [fields for fields, count in zip(field_sets.sets, of_sets, strict=True) if count]
     usual = tuple(
-        field for field in _with_alternatives(ordered, there)
+        field for field in _with_alternatives(ordered, present)
         if 2 * sum(ordered[name] for name in field.split(";")) > sum(of_sets)
     )  # fmt: skip
-    lacking = [code for code, fields in enumerate(found.sets) if lacking_in(fields, usual)]
-    without = np.flatnonzero(np.isin(found.codes, lacking) & (left > 0))
+    lacking = [code for code, fields in enumerate(field_sets.sets) if lacking_in(fields, usual)]
+    without = np.flatnonzero(np.isin(field_sets.codes, lacking) & (left > 0))
     first = tuple(name(number) for number in without[:_MOST_NAMED].tolist())
     return SampleFields(ordered, usual, sum(of_sets[code] for code in lacking), first)
 
@@ -108,12 +108,12 @@ def _with_alternatives(fields: Iterable[str], sets: Sequence[tuple[str, ...]]) -
     ['jpg;png', 'json']
     """
     kind_of = {field: next((kind for kind in _MEDIA if field in kind), (field,)) for field in fields}
-    found: list[str] = []
+    joined: list[str] = []
     for kind in dict.fromkeys(kind_of.values()):
         alike = [field for field, own in kind_of.items() if own is kind]
         are_apart = all(len(set(alike).intersection(own)) < 2 for own in sets)
-        found += [";".join(alike)] if are_apart else alike
-    return found
+        joined += [";".join(alike)] if are_apart else alike
+    return joined
 
 
 def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
@@ -122,16 +122,16 @@ def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
     >>> lacking_in(["png", "json"], ["jpg;png", "txt"])
     ['txt']
     """
-    there = set(fields)
-    return [names for names in required if there.isdisjoint(names.split(";"))]
+    present = set(fields)
+    return [names for names in required if present.isdisjoint(names.split(";"))]
 
 
 def _either_of(sets: Iterable[Sequence[str]], lacking: Mapping[str, Sequence[str]]) -> str:
     """Return the beginning of a hint that joins pictures, audio or video under several suffixes."""
-    there = list(dict.fromkeys(map(tuple, sets)))
-    wanted = {names for missing in lacking.values() for names in missing}
-    joined = _with_alternatives(dict.fromkeys(field for fields in there for field in fields), there)
-    wider = [field for field in joined if any(set(names.split(";")) < set(field.split(";")) for names in wanted)]
+    present = list(dict.fromkeys(map(tuple, sets)))
+    required = {names for missing in lacking.values() for names in missing}
+    joined = _with_alternatives(dict.fromkeys(field for fields in present for field in fields), present)
+    wider = [field for field in joined if any(set(names.split(";")) < set(field.split(";")) for names in required)]
     return "".join(f"{field!r} takes either; " for field in wider)
 
 
@@ -143,11 +143,11 @@ def chosen_files(
     grouped: bool,
     skips: bool,
 ) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
-    """Choose the files of samples that have all ``required`` fields; ``named`` gives the key and field of a file.
+    """Choose the files of samples that have all ``required`` fields; ``named`` returns the key and field of a file.
 
-    Files are chosen by name, before classes are determined: a README beside the class directories would keep these from
-    being classes. Returns the numbers of the files, and name and reason of each sample left out. Raises `UsageError` if
-    some samples lack a field and may not be skipped, or if all lack one.
+    Files are chosen by name, before classes are determined: a README beside class directories would prevent classes.
+    Returns the numbers of the files, and name and reason of each skipped sample. Raises `UsageError` if some samples
+    lack a field and may not be skipped, or all lack a field.
     """
     pairs = [named(name) for name in names]
     keys = [key if grouped else str(number) for number, (key, _) in enumerate(pairs)]
@@ -157,14 +157,14 @@ def chosen_files(
         fields.setdefault(key, []).append(field)
         first_names.setdefault(key, name)
     of_files = [name for name in required if name != CLASS_FIELD]
-    lacking = {key: missing for key, there in fields.items() if (missing := lacking_in(there, of_files))}
+    lacking = {key: missing for key, present in fields.items() if (missing := lacking_in(present, of_files))}
     if lacking and not (skips and len(lacking) < len(fields)):
         some = ", ".join(f"{first_names[key]!r} ({', '.join(lacking[key])})" for key in list(lacking)[:_MOST_NAMED])
         more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
         msg = f"{len(lacking)} of {len(fields)} inputs lack what require= asks for: {some}{more}"
         hint = f'{_either_of(fields.values(), lacking)}on_error="skip" leaves them out, counts and lists them'
         if len(lacking) == len(fields):
-            known = {field for there in fields.values() for field in there}
+            known = {field for present in fields.values() for field in present}
             unknown = next((name for missing in lacking.values() for name in missing if name not in known), "")
             joins = "" if grouped else "; grouped=True joins files of one name to a sample"
             hint = f"{did_you_mean(unknown, known)}the fields are the suffixes of files{joins}"

@@ -1,4 +1,4 @@
-"""Inputs from a dataset written by Hugging Face's ``save_to_disk``: Arrow shards and their description."""
+"""Inputs from a dataset of Hugging Face's ``save_to_disk``: Arrow shards and their description."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_dataset_on_disk(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _DatasetInputs(InputTable):
-    """Rows of a dataset; ``rows`` are those of the inputs, None for all. A class is one of their columns."""
+    """Rows of a dataset; ``rows`` has the row of each input, None for all rows. Classes are columns of the rows."""
 
     classes: Mapping[str, Sequence[str]]
     paths: tuple[str, ...]
@@ -60,19 +60,19 @@ class _DatasetInputs(InputTable):
         sizes = self.sample_bytes if self.rows is None else self.sample_bytes[self.rows]
         return sizes + (_HEADER_BYTES if is_tar(self.format) else 0)
 
-    def without(self, found: Distinct, by: Dedup) -> _DatasetInputs:
-        return replace(self, rows=found.kept, duplicates=found.told(by, self.key))
+    def without(self, distinct: Distinct, by: Dedup) -> _DatasetInputs:
+        return replace(self, rows=distinct.kept, duplicates=distinct.counted(by, self.key))
 
     def labels(self, key: str) -> Sequence[str | None]:
         names = self.classes.get(key)
-        found: list[str | None] = []
+        labels: list[str | None] = []
         for row in _opened(self.paths):
             if key not in row:
                 msg = f"the rows have no {key!r}; they have {', '.join(row)}"
                 raise UsageError(msg, hint=did_you_mean(key, row) + "name one of their columns")
             value = row[key]
-            found.append(None if value is None else names[value] if names else str(value))
-        return found if self.rows is None else [found[row] for row in self.rows.tolist()]
+            labels.append(None if value is None else names[value] if names else str(value))
+        return labels if self.rows is None else [labels[row] for row in self.rows.tolist()]
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> _DatasetSamples:
         return _DatasetSamples(self.paths, self.format, numbers if self.rows is None else self.rows[numbers], copies)
@@ -100,15 +100,15 @@ class _DatasetSamples:
     def __iter__(self) -> Iterator[Sample | Unreadable]:
         chosen = np.unique(self.numbers)
         rows = zip(chosen.tolist(), _opened(self.paths).select(chosen), strict=True)
-        wanted: Iterator[tuple[int, Sample]]
+        ordered: Iterator[tuple[int, Sample]]
         if len(chosen) == len(self.numbers) and bool((np.diff(self.numbers) > 0).all()):
-            wanted = rows
+            ordered = rows
         else:
-            # Holds all rows of the shard being made: as much memory as its bytes.
+            # Holds all rows of the shard: as much memory as its bytes.
             held = dict(rows)
-            wanted = ((number, held[number]) for number in self.numbers.tolist())
+            ordered = ((number, held[number]) for number in self.numbers.tolist())
         to_tar = is_tar(self.format)
-        for (number, row), copy in zip(wanted, self.copies.tolist(), strict=True):
+        for (number, row), copy in zip(ordered, self.copies.tolist(), strict=True):
             try:
                 values = dict(_value(name, value, to_tar=to_tar) for name, value in row.items())
             except UsageError as refused:
@@ -118,7 +118,7 @@ class _DatasetSamples:
 
 
 def dataset_inputs(path: str, *, format: str) -> _DatasetInputs:  # noqa: A002
-    """Return the rows of a directory that ``save_to_disk`` has written; `SourceError` if it is incomplete or splits."""
+    """Return the rows of a directory of ``save_to_disk``; `SourceError` if it is incomplete or holds splits."""
     directory = Path(expand_home(path)).absolute()
     if (directory / _SPLITS).is_file():
         splits = _json(directory / _SPLITS).get("splits", [])
@@ -126,7 +126,7 @@ def dataset_inputs(path: str, *, format: str) -> _DatasetInputs:  # noqa: A002
         raise SourceError(msg, hint=f"pack each on its own: {directory / (splits or ['train'])[0]}")
     state = _json(directory / _STATE)
     if state.get("_indices_data_files"):
-        msg = f"{directory}: its rows are those of another order, which an old release of datasets wrote beside them"
+        msg = f"{directory}: its rows have another order, which an old release of datasets wrote beside them"
         raise SourceError(msg, hint="load it with that release, and save it again after flatten_indices()")
     try:
         paths = tuple(str(directory / entry["filename"]) for entry in state.get("_data_files", []))
@@ -148,14 +148,14 @@ def _json(path: Path) -> dict[str, Any]:
     store = LocalStore()
     data = store.read_range(str(path), 0, store.stat(str(path)).num_bytes)
     try:
-        found = json.loads(data)
+        described = json.loads(data)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        described = None
+    if not isinstance(described, dict):
         msg = f"{path}: this does not describe a dataset"
         _, fetch = pointer_in(bytes(data)) or ("", "")
         raise SourceError(msg, hint=fetch or "save the dataset again with save_to_disk")
-    return found
+    return described
 
 
 def _opened(paths: tuple[str, ...]) -> Dataset:
@@ -175,7 +175,7 @@ def _classes(info: Path) -> dict[str, list[str]]:
 
 
 def _with_files(schema: Any) -> Any:
-    """Return the schema of rows as `_value` makes them: images and sounds become bytes."""
+    """Return the schema of rows from `_value`: images and sounds become bytes."""
     pa = arrow_library("Arrow")
     fields = [field.with_type(_kind_with_files(pa, field.type)) for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
@@ -197,14 +197,14 @@ def _kind_with_files(pa: Any, kind: Any) -> Any:
 
 def _value(name: str, value: Any, *, to_tar: bool) -> tuple[str, Any]:
     """Return the name and value of a field; an image or sound becomes its file's bytes, without the local path."""
-    found = _files_in(name, value)
-    if to_tar and found is not value and isinstance(found, bytes):
-        return f"{name}.{_suffix(found, value['path'] or '')}", found
-    return name, found
+    plain = _files_in(name, value)
+    if to_tar and plain is not value and isinstance(plain, bytes):
+        return f"{name}.{_suffix(plain, value['path'] or '')}", plain
+    return name, plain
 
 
 def _files_in(name: str, value: Any) -> Any:
-    """Return a value with all images and sounds in it, at any depth, replaced by the bytes of their files."""
+    """Replace all images and sounds in a value, at any depth, by the bytes of their files."""
     if isinstance(value, dict):
         if value.keys() != _FILE:
             return {key: _files_in(name, inner) for key, inner in value.items()}

@@ -34,7 +34,7 @@ from shoal.pack.inputs.input_table import TAR_BLOCK, InputTable
 from shoal.pack.inputs.repeats import MARK, refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
 from shoal.pack.shards.shard_writer import Shard, Unreadable
-from shoal.storage.files.small_files import FileTree, read_tree_into
+from shoal.storage.files.small_files import FileList, FileTree, read_tree_into
 
 _BLOCK_BYTES = 1 << 20
 _SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
@@ -64,10 +64,10 @@ class _TreeInputs(InputTable):
     def content_bytes(self) -> NDArray[np.int64]:
         return self.files.num_bytes
 
-    def without(self, found: Distinct, by: Dedup) -> _TreeInputs:
-        told = found.told(by, partial(_name, self.files))
-        label = None if self.label is None else self.label[found.kept]
-        return replace(self, files=self.files.take(found.kept), label=label, duplicates=told)
+    def without(self, distinct: Distinct, by: Dedup) -> _TreeInputs:
+        duplicates = distinct.counted(by, partial(_name, self.files))
+        label = None if self.label is None else self.label[distinct.kept]
+        return replace(self, files=self.files.take(distinct.kept), label=label, duplicates=duplicates)
 
     def labels(self, key: str) -> Sequence[str | None]:
         return labels_of(key, self.label, self.classes)
@@ -78,13 +78,12 @@ class _TreeInputs(InputTable):
 
     def digest(self) -> str:
         files = self.files
-        found = hashlib.blake2b(digest_size=16)
-        found.update("\0".join(files.directories).encode("utf-8", "surrogateescape"))
-        found.update(files.joined)
+        digest = hashlib.blake2b("\0".join(files.directories).encode("utf-8", "surrogateescape"), digest_size=16)
+        digest.update(files.joined)
         for column in (files.first_file, files.num_bytes, files.modified_ns, self.label):
-            found.update(b"" if column is None else column.tobytes())
-        found.update(repr((self.format, self.classes)).encode())
-        return found.hexdigest()
+            digest.update(b"" if column is None else column.tobytes())
+        digest.update(repr((self.format, self.classes)).encode())
+        return digest.hexdigest()
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
         if MARK.encode() in self.files.joined:
@@ -105,22 +104,18 @@ class TreeSamples:
     classes: tuple[str, ...]
 
     def __iter__(self) -> Iterator[Sample | Unreadable]:
-        names = self.files.names()
+        files, names = self.files, self.files.names()
         named = [name_of(name) for name in names]
         return iter(
             FileSamples(
-                root=self.files.root,
+                files=FileList(files.root, names, files.num_bytes, files.modified_ns),
                 format=self.format,
                 keys=[key for key, _ in named],
-                copies=self.copies.tolist(),
-                counts=[1] * len(names),
-                names=names,
                 fields=[suffix for _, suffix in named],
-                num_bytes=self.files.num_bytes.tolist(),
-                modified_ns=self.files.modified_ns.tolist(),
-                labels=[-1] * len(names) if self.label is None else self.label.tolist(),
+                counts=[1] * len(names),
+                copies=self.copies.tolist(),
+                label=self.label,
                 classes=self.classes,
-                extra=None,
             )
         )
 
@@ -130,9 +125,9 @@ class TreeSamples:
         return TreeSamples(self.files.part(start, stop), self.format, self.copies[start:stop], label, self.classes)
 
     def blocks(self, shard: Shard) -> Iterator[Sample | Unreadable | RecordBlock]:
-        """Yield the samples as ``shard`` wants them: for a tar, record blocks of about 1 MiB, in a third of the time.
+        """Yield the samples; for a tar as record blocks of about 1 MiB, in a third of the time.
 
-        If anything in a block is unusual, its samples come one by one, and raise the errors there are.
+        Samples of an unusual block come one by one, and raise their errors.
         """
         known = {"length"} if self.label is None else {"length", CLASS_FIELD}
         if shard.format != "tar" or not {column.path for column in shard.columns} <= known:
@@ -146,7 +141,7 @@ class TreeSamples:
             part = self.part(start, stop)
             try:
                 block = _block_of(part)
-            except MemoryError:  # reading them one by one tells which file it was
+            except MemoryError:  # reading samples one by one finds the file
                 block = None
             if block is None:
                 yield from part
@@ -163,10 +158,10 @@ def tree_inputs(
     left_out: tuple[tuple[str, str], ...] = (),
     distinct: bool = False,
 ) -> _TreeInputs:
-    """Make inputs from files, one per sample, all of which lie in ``classes`` if these are given.
+    """Make inputs from files, one per sample; ``classes`` contain all files, and ``left_out`` has excluded files.
 
-    ``left_out`` are files that were excluded from packing. If ``distinct``, files with the key of an earlier one are
-    left out. Raises `UsageError` if there are none, or if two would have the same name in a shard.
+    ``distinct`` leaves out files with the key of an earlier file. Raises `UsageError` if there are no files, or two
+    files would have the same name in a shard.
     """
     if not len(files):
         raise UsageError(f"{files.root}: there are no files to pack", hint="hidden files are left out")
@@ -175,8 +170,8 @@ def tree_inputs(
         names = files.names()
         keys = [name_of(name)[0] for name in names]
         if distinct:
-            found = distinct_keys(keys)
-            files, duplicates = files.take(found.kept), found.told("key", names.__getitem__)
+            firsts = distinct_keys(keys)
+            files, duplicates = files.take(firsts.kept), firsts.counted("key", names.__getitem__)
         else:
             refuse_collisions(names, keys, None)
     label = class_codes(files.directories, classes)
@@ -195,18 +190,14 @@ def _name(files: FileTree, number: int) -> str:
 
 
 def shard_suffix(inputs: InputTable) -> str | None:
-    """Return the suffix of all files if it is one of shards, since each shard would become a single sample."""
+    """Return the suffix of all files if shards have it, since each shard would become a single sample."""
     parts = inputs.files.last_parts() if isinstance(inputs, _TreeInputs) else []
-    suffixes = (suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix))
-    found = next(suffixes, None)
-    return found.decode() if found and all(part.lower().endswith(found) for part in parts) else None
+    suffix = next((suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix)), None)
+    return suffix.decode() if suffix and all(part.lower().endswith(suffix) for part in parts) else None
 
 
 def _surely_apart(files: FileTree) -> bool:
-    """Return True if no two samples have the same key, as when all names have one dot and the same suffix.
-
-    Otherwise the hashes of keys are compared.
-    """
+    """Return True if no two samples have the same key: all names have one dot and one suffix, or key hashes differ."""
     joined = files.joined
     suffix = joined[: joined.index(b"\0") + 1].rpartition(b".")[2]
     if joined.count(b".") == joined.count(b"." + suffix) == len(files):
@@ -270,7 +261,7 @@ def _block_of(samples: TreeSamples) -> RecordBlock | None:
 
 
 def _member_names(samples: TreeSamples) -> list[bytes] | None:
-    """Return the names of members; None if `TarEncoder` has to judge one of them."""
+    """Return the names of members; None if `TarEncoder` must check them."""
     joined = samples.files.joined
     if b".__" in joined or (samples.label is not None and b".cls" in joined.lower()) or b".length\0" in joined.lower():
         return None

@@ -84,8 +84,8 @@ class PackJob:
     Parameters
     ----------
     out
-        Destination of the shards; its ``plan`` identifies the job. A late task cannot change what another job has
-        committed.
+        Destination of the shards; its ``plan`` identifies the job. A late task cannot change the commit of another
+        job.
     units
         Units of the job; or its index, if an earlier run has finished it.
     """
@@ -117,7 +117,7 @@ class PackJob:
         return self.task(number)()
 
     def task(self, number: int) -> PackTask:
-        """Return a missing unit as a callable that does what `run` does, for engines.
+        """Return a missing unit as a callable that works as `run`, for engines.
 
         Pickled, a unit has the names of its own inputs; the job has the names of all inputs.
 
@@ -170,11 +170,7 @@ class Ran:
 
 
 def run_job(
-    job: PackJob,
-    *,
-    num_workers: int,
-    progress: Progress | PackProgress | None = None,
-    engine: JobEngine | None = None,
+    job: PackJob, *, num_workers: int, progress: Progress | PackProgress | None = None, engine: JobEngine | None = None
 ) -> Ran:
     """Run all units of a job in ``num_workers`` processes of this machine, or by an ``engine``, and finish it.
 

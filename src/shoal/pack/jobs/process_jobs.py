@@ -1,4 +1,4 @@
-"""Jobs of a packing: shards to make, or samples to inspect for their columns; in this process or in several."""
+"""Jobs in one or several processes of this machine: shards to make, or samples whose columns are determined."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.output.commit import Committed
 from shoal.pack.output.destination import Output
 from shoal.pack.shards.shard_writer import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
-from shoal.processes.interpreters import start_python
+from shoal.processes.interpreters import start_python, usable_processors
 
 Progress = Callable[[int, int], None]
 """Progress callback of a packing: the approximate bytes done, and the total."""
@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 JobProgress = Callable[[int, float], None]
 """Progress callback of jobs: the number of a job and its progress from 0 to 1; 1 comes once, when it is done."""
 
-_Given = TypeVar("_Given", bound=Input)
+_Input = TypeVar("_Input", bound=Input)
 _Result = TypeVar("_Result")
 _Result_co = TypeVar("_Result_co", covariant=True)
 
@@ -42,7 +42,7 @@ _CHECK_EVERY = 64  # samples between two checks of the clock
 
 
 class _Job(Protocol[_Result_co]):
-    """A picklable piece of work; its text names what it makes."""
+    """A picklable piece of work; its text names its result."""
 
     @property
     def number(self) -> int: ...
@@ -63,7 +63,7 @@ class ShardJob:
         return self.shard.name
 
     def run(self, out: Output, report: JobProgress) -> ShardSummary:
-        """Make the shard and leave its part of the index, unless that is done; return its summary."""
+        """Make the shard and leave its part of the index, unless it exists; return its summary."""
         if (done := out.committed()) is not None:
             return Committed.of_index(out.url, done).summary.shards[self.number]
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
@@ -72,7 +72,7 @@ class ShardJob:
         except StorageError:
             if (done := out.committed()) is None:
                 raise
-            # Another machine made all shards and committed meanwhile, and removed what this one was working on.
+            # Another machine has made all shards, committed them, and removed the records of this one.
             summary = Committed.of_index(out.url, done).summary.shards[self.number]
         try:
             done = out.committed()
@@ -87,7 +87,7 @@ class ShardJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnsJob:
-    """Samples from number ``first`` on, whose columns must be known before any shard is made."""
+    """Samples from number ``first`` on, whose columns are determined before any shard is made."""
 
     number: int
     inputs: Iterable[Sample | Named | Unreadable]
@@ -104,13 +104,13 @@ class ColumnsJob:
         kinds: ColumnKinds = {}
         rows: list[Sample] = []
         row_bytes, position = 0, self.first
-        for given in _reported(self.number, self.num_inputs, self.inputs, report):
-            if isinstance(given, Unreadable):
+        for entry in _reported(self.number, self.num_inputs, self.inputs, report):
+            if isinstance(entry, Unreadable):
                 if not self.skips:
-                    raise given.error
+                    raise entry.error
                 continue
             try:
-                row, num_bytes = own_row(given.sample if isinstance(given, Named) else given)
+                row, num_bytes = own_row(entry.sample if isinstance(entry, Named) else entry)
             except UsageError:
                 if not self.skips:
                     raise
@@ -141,11 +141,10 @@ def peak_bytes() -> int:
 def run_jobs(
     jobs: Iterator[_Job[_Result]], out: Output | None, *, num_workers: int, report: JobProgress
 ) -> tuple[list[_Result], int]:
-    """Run all jobs, ``num_workers`` at a time; one worker means in this process. ``out`` is None if nothing is written.
+    """Run all jobs, ``num_workers`` at a time; a single worker is this process. ``out`` is None if nothing is written.
 
-    Returns the results by number of the job, and the peak memory of all processes together. However it ends, no worker
-    process is left running. Raises the first error of a job, or a `WorkerError` if a process ended in the middle of
-    one.
+    Returns the results by job number, and the peak memory of all processes together. No worker process outlives the
+    call. Raises the first error of a job, or a `WorkerError` if a process ended in the middle of a job.
     """
     results: dict[int, _Result] = {}
     workers: list[_Worker[_Result]] = []
@@ -178,8 +177,13 @@ def run_jobs(
     return [results[number] for number in sorted(results)], total_bytes
 
 
+def useful_workers(seconds: float) -> int:
+    """Return one process per processor, or fewer if some would have less than a second of work."""
+    return max(1, min(usable_processors(), int(seconds)))
+
+
 class PackProgress:
-    """Bytes done of a packing, summed over jobs of ``job_bytes`` that run in one pass, or in several in a row."""
+    """Finished bytes of a packing, summed over jobs of ``job_bytes`` that run in one or several consecutive passes."""
 
     def __init__(self, job_bytes: Sequence[int], progress: Progress | None, *, num_passes: int = 1) -> None:
         self._job_bytes = job_bytes
@@ -200,11 +204,11 @@ class PackProgress:
             self._progress(self._finished_bytes + int(unfinished), self._total_bytes)
 
     def skip_pass(self) -> None:
-        """Count one of the passes as done by an earlier run."""
+        """Count a pass as done by an earlier run."""
         self._finished_bytes += sum(self._job_bytes)
 
 
-def _reported(number: int, num_inputs: int, inputs: Iterable[_Given], report: JobProgress) -> Iterator[_Given]:
+def _reported(number: int, num_inputs: int, inputs: Iterable[_Input], report: JobProgress) -> Iterator[_Input]:
     due = time.monotonic() + _REPORT_EVERY_SECONDS
     count = 0
     for position, sample in enumerate(inputs):
@@ -212,22 +216,22 @@ def _reported(number: int, num_inputs: int, inputs: Iterable[_Given], report: Jo
         is_block = isinstance(sample, RecordBlock)
         count += sample.num_records if isinstance(sample, RecordBlock) else 1
         if (is_block or position % _CHECK_EVERY == 0) and time.monotonic() > due:
-            report(number, min(0.999, count / num_inputs))  # it reaches 1 only when the job is complete
+            report(number, min(0.999, count / num_inputs))  # 1 means that the job is complete
             due = time.monotonic() + _REPORT_EVERY_SECONDS
 
 
 class _Worker(Generic[_Result]):
-    """A worker process, seen from its parent."""
+    """A worker process, as its parent sees it."""
 
     def __init__(self, out: Output | None) -> None:
-        self.connection, theirs = Pipe()
+        self.connection, far_end = Pipe()
         self.job: _Job[_Result] | None = None
         self.peak_bytes = 0
         lock = None if out is None else out.lock_descriptor
-        inherited = [theirs.fileno(), *([] if lock is None else [lock])]
-        arguments = ("shoal.pack.jobs.pack_worker", str(theirs.fileno()))
+        inherited = [far_end.fileno(), *([] if lock is None else [lock])]
+        arguments = ("shoal.pack.jobs.pack_worker", str(far_end.fileno()))
         self._process = start_python(*arguments, stdin=subprocess.DEVNULL, pass_fds=inherited)
-        theirs.close()
+        far_end.close()
         self._send([str(Path(entry).absolute()) for entry in sys.path])
         self._send(out)
 
@@ -252,6 +256,6 @@ class _Worker(Generic[_Result]):
         self._process.wait()
         self.connection.close()
 
-    def _send(self, what: Any) -> None:
+    def _send(self, message: Any) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when its answer is received
-            self.connection.send(what)
+            self.connection.send(message)

@@ -1,4 +1,4 @@
-"""The job that engines run: units that go anywhere, in any order, any number of times, and one end."""
+"""The interface of jobs for engines: units run anywhere, in any order, any number of times, and one call finishes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ UnitProgress = Callable[[int, int], None]
 
 
 class UnitJob(Protocol[_Result_co]):
-    """A job of units, of which engines only need to know this; `PackJob` is one."""
+    """A job of units, as engines see it; `PackJob` is one."""
 
     @property
     def num_units(self) -> int:
         """Number of units."""
 
     def missing(self) -> Sequence[int]:
-        """Return the numbers of units that are still to be run."""
+        """Return the numbers of units that must still run."""
 
     def task(self, number: int) -> Callable[[], Any]:
-        """Return a unit as a callable that can be pickled, holds no more than it needs, and returns a small result."""
+        """Return a unit as a callable that can be pickled, is small, and returns a small result."""
 
     def finish(self) -> _Result_co:
-        """Check that all units have run, and make their result visible; an error names those that are missing."""
+        """Check that all units have run, and make their result visible; an error names missing units."""

@@ -78,7 +78,8 @@ def clean(
     out.lock()
     try:
         _check_age(out.url, records, grace_seconds)
-        out.journal.take_over()
+        if out.journal.planned() is not None:
+            out.journal.begin({}, replaces=True)  # tasks of other packings stop
         removed = tuple(relative(info.path, out.url) for info in records)
         num_bytes = sum(info.num_bytes for info in records)
         while True:

@@ -41,7 +41,7 @@ DIGEST_BYTES = 16
 
 
 class Output:
-    """A directory, or a prefix of an object store, to which one packing writes. Can be pickled for workers.
+    """The directory, or the prefix of an object store, of one packing. Can be pickled for workers.
 
     ``url`` as everywhere; ``plan`` is the digest of the request: only the same request may continue an unfinished
     output. Workers share the lock of their parent.
@@ -346,7 +346,7 @@ class Output:
             with suppress(StorageError):
                 self.journal.clear()
         msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make another one"
-        raise UsageError(msg, hint="pack into another directory, or remove what is there")
+        raise UsageError(msg, hint="pack into another directory, or remove the dataset")
 
     def _listed(self, directory: str) -> Mapping[str, int]:
         """Return the size of every object below a directory, by path."""

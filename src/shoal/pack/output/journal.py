@@ -41,16 +41,8 @@ class Journal:
 
     def __init__(self, url: str, *, plan: str, store: Store) -> None:
         self._url, self._plan, self._store = url, plan, store
-
-    @property
-    def directory(self) -> str:
-        """Path of the directory, without a slash at its end."""
-        return join(self._url, PACKING)
-
-    @property
-    def lock_path(self) -> str:
-        """Path of the file that processes of one machine lock."""
-        return self._path(_LOCK)
+        self.directory = join(url, PACKING)
+        self.lock_path = self._path(_LOCK)  # the lock among processes of this machine
 
     def exists(self) -> bool:
         """Return True if a local directory has a journal."""
@@ -82,7 +74,7 @@ class Journal:
             # Other bytes each time: after a lost answer, equal bytes count as written. A third write,
             # since another machine that finishes this job removes all notes.
             if all(self._store.put_if(path, data, replaces=None) for data in (b"first", b"second", b"third")):
-                return "this store wrote an object where there was one, though told not to"
+                return "this store wrote an object over an existing object, which the request forbade"
         except StorageError as error:
             if error.errno != errno.ENOTSUP:
                 raise
@@ -231,11 +223,6 @@ class Journal:
             if part is not None:
                 made.setdefault(part.shard_names[0], set()).add(str(part.metadata["digest"]))
         return made
-
-    def take_over(self) -> None:
-        """Take over the destination, so that tasks of other packings stop."""
-        if self.planned() is not None:
-            self.begin({}, replaces=True)
 
     def remove_records(self) -> None:
         """Remove all records, the plan last, since readers look for it. Other files stay."""

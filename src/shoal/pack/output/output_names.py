@@ -1,4 +1,4 @@
-"""Names in an output: those of its shards, that of its plan, and its own, which must lie apart from what is read."""
+"""Names in an output: of its shards, of its plan, and its own name, which must lie apart from the inputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from shoal.storage.urls import object_path, scheme_of, without_secrets
 _MOST_PREFIX_BYTES = 128  # files have names of up to 255 bytes, and records add numbers, a digest and a plan
 
 
-def plan_of(asked: Any) -> str:
+def plan_of(settings: Any) -> str:
     """Return the digest of requested settings, as JSON: the ``plan`` of an `Output`."""
-    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def shard_settings(
@@ -33,7 +33,7 @@ def shard_settings(
     extent_bytes: int,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the settings that determine shards, whatever samples they hold, in the form that a plan records."""
+    """Return the settings of shards without their samples, in the form of a plan's record."""
     return {
         "format": format_name,
         "shard_bytes": shard_bytes,
@@ -64,13 +64,13 @@ def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[st
 
 
 def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
-    """Raise `UsageError` if the output is a directory that is read, or lies in one: the next run would read it too."""
+    """Raise `UsageError` if the output lies in the source: the next run would read the output, too."""
     out = _resolved(os.fspath(url))
     texts, _ = texts_of(source)
     for text in texts:
         read = _resolved(text)
         if out == read or out.startswith(f"{read.rstrip('/')}/"):
-            msg = f"{without_secrets(os.fspath(url))} lies in {without_secrets(text)}, all of which is input"
+            msg = f"{without_secrets(os.fspath(url))} lies in {without_secrets(text)}, and everything there is input"
             raise UsageError(msg, hint="write into a directory beside it")
 
 

@@ -1,6 +1,6 @@
-"""Parts of the index merged as a tree: those of some hundred shards into one, and these, piece by piece, into a file.
+"""Parts of the index, merged as a tree: some hundred parts into a group, and groups, column by column, into a file.
 
-What a process holds is one group of parts, and O(shards): their names, digests and counts.
+A process holds one group of parts, and O(shards): names, digests and counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shoal.processes.calls_in_threads import called_in_order
 from shoal.storage.store_protocol import ObjectInfo
 
 _GROUP_SHARDS, _GROUP_SAMPLES = 256, 1 << 20
-_NUM_READS = 8  # of a column of one group, at the same time
+_NUM_READS = 8  # groups whose column is read at the same time
 _NOTHING = "nothing was committed"
 _FIRST_SAMPLE = "extent_first_sample"
 
@@ -40,8 +40,8 @@ class PartGroup:
     """The merged parts of consecutive shards; ``column`` returns a column by its name in an index file.
 
     ``metadata`` has lists with an entry a shard: ``names``, ``counts``, ``digests``, ``skipped``, ``skipped_places``,
-    ``renamed`` and ``frames``; further ``texts``, and the ``kinds`` that user columns of shards with samples have.
-    ``types`` are those of the columns, and their lengths.
+    ``renamed`` and ``frames``; also ``texts``, and the ``kinds`` of user columns in shards with samples. ``types`` has
+    the type and length of each column.
     """
 
     format: str
@@ -112,16 +112,11 @@ def merged_groups(
     cuts: NDArray[np.int64],
     completed: Callable[[int, Sequence[Index]], Sequence[Index]],
 ) -> list[PartGroup]:
-    """Merge the parts of all units into groups; larger datasets keep them in the journal, until it is removed.
+    """Merge the parts of all units into groups; large datasets keep groups in the journal, for later calls.
 
-    ``names`` are those of the shards, and ``cuts`` the borders of their inputs. ``completed`` adds columns to the parts
-    of consecutive units, from the one with this number on. Parts of a remote store are read side by side. A group that
-    an earlier call has merged is taken as it is.
-
-    Raises
-    ------
-    UsageError
-        Units are missing, which it names; or a shard has more or fewer samples than were planned.
+    ``names`` has the names of the shards, ``cuts`` the borders of their inputs. ``completed`` takes the number of the
+    first unit and parts of consecutive units, and adds columns. Parts of a remote store are read side by side. Raises
+    `UsageError` that names missing units, or a shard with more or fewer samples than planned.
     """
     finished = journal.finished()
     missing = [number for number, name in enumerate(names) if name not in finished]
@@ -129,12 +124,16 @@ def merged_groups(
         raise missing_units(missing, len(names), then=_NOTHING)
 
     def index_of(first: int, stop: int) -> Index:
-        parts = list(journal.parts([finished[name] for name in names[first:stop]]))
-        if lost := [first + number for number, part in enumerate(parts) if part is None]:
+        read = list(journal.parts([finished[name] for name in names[first:stop]]))
+        if lost := [first + number for number, part in enumerate(read) if part is None]:
             raise missing_units(lost, len(names), then=_NOTHING)
-        found = [part for part in parts if part is not None]
-        _check_counts(found, np.diff(cuts[first : stop + 1]).tolist())
-        return merged_index(completed(first, found))
+        parts = [part for part in read if part is not None]
+        for part, num_planned in zip(parts, np.diff(cuts[first : stop + 1]).tolist(), strict=True):
+            num_inputs = part.num_samples + len(part.metadata["skipped"])
+            if num_inputs != num_planned:
+                msg = f"{part.shard_names[0]}: {num_planned} inputs were planned, and {num_inputs} are accounted for"
+                raise UsageError(msg, hint=_NOTHING)
+        return merged_index(completed(first, parts))
 
     spans = spans_of_groups(cuts)
     if int(cuts[-1] - cuts[0]) <= _GROUP_SAMPLES:
@@ -143,23 +142,15 @@ def merged_groups(
         groups = [_kept_group(journal, index_of, span, [finished[name] for name in names[slice(*span)]])
                   for span in spans]  # fmt: skip
     if _is_ambiguous(groups):
-        # The texts of numbers depend on their type in each shard, which merging has changed.
+        # The text of a number depends on its type in its shard, and merging has changed types.
         return [group_of(index_of(0, len(names)))]
     return groups
-
-
-def _check_counts(parts: Sequence[Index], planned: Sequence[int]) -> None:
-    for part, num_planned in zip(parts, planned, strict=True):
-        num_found = part.num_samples + len(part.metadata["skipped"])
-        if num_found != num_planned:
-            msg = f"{part.shard_names[0]}: {num_planned} inputs were planned, and {num_found} are accounted for"
-            raise UsageError(msg, hint=_NOTHING)
 
 
 def _kept_group(
     journal: Journal, merge: Callable[[int, int], Index], span: tuple[int, int], parts: Sequence[ObjectInfo]
 ) -> PartGroup:
-    """Return a group that lies in the journal; it is merged if no earlier call has merged these very parts."""
+    """Return a group in the journal, merged now unless an earlier call has merged the same parts."""
     identity = hashlib.blake2b(digest_size=16)
     for part in parts:
         identity.update(f"{part.path}\0{part.num_bytes}\0{part.version}\0".encode())
@@ -176,10 +167,10 @@ def _kept_group(
 
 
 def _group_in(journal: Journal, key: str) -> PartGroup | None:
-    found = journal.group(key)
-    if found is None:
+    stored = journal.group(key)
+    if stored is None:
         return None
-    num_bytes, read = found
+    num_bytes, read = stored
     head = read_head(read, num_bytes)
 
     def column(name: str) -> NDArray[Any]:
@@ -200,7 +191,7 @@ def _is_ambiguous(groups: Sequence[PartGroup]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedGroups:
-    """The columns of the index of all groups, and the ``texts`` that the codes in some of them stand for."""
+    """The columns of the index of all groups, and the ``texts`` of columns with codes."""
 
     columns: list[StreamedColumn]
     texts: dict[str, list[str]]
@@ -208,7 +199,7 @@ class JoinedGroups:
 
 
 def joined_groups(groups: Sequence[PartGroup], *, names: Sequence[str], versions: Sequence[str]) -> JoinedGroups:
-    """Join groups into the index of all their shards, column by column; as `shoal.index.assembly.joined` of all parts.
+    """Join groups into the index of all their shards, column by column; equals `shoal.index.assembly.joined` of parts.
 
     Memory: O(shards), and eight columns of a group while chunks are read.
     """
@@ -243,14 +234,12 @@ def joined_groups(groups: Sequence[PartGroup], *, names: Sequence[str], versions
     return JoinedGroups(columns, texts, dict(notes))
 
 
-def _columns_in_order(groups: Sequence[PartGroup], name: str) -> Iterator[NDArray[Any]]:
-    return called_in_order(lambda group: group.column(name), groups, num_threads=min(_NUM_READS, len(groups)))
-
-
 def _plain(groups: Sequence[PartGroup], name: str) -> StreamedColumn:
+    def chunks() -> Iterator[NDArray[Any]]:
+        return called_in_order(lambda group: group.column(name), groups, num_threads=min(_NUM_READS, len(groups)))
+
     kind = np.result_type(*(group.types[name][0] for group in groups))
-    length = sum(group.types[name][1] for group in groups)
-    return StreamedColumn(name, kind, length, partial(_columns_in_order, groups, name))
+    return StreamedColumn(name, kind, sum(group.types[name][1] for group in groups), chunks)
 
 
 def _shifted(groups: Sequence[PartGroup], name: str, offsets: Sequence[int]) -> StreamedColumn:
@@ -264,7 +253,7 @@ def _shifted(groups: Sequence[PartGroup], name: str, offsets: Sequence[int]) -> 
 
 
 def _first_samples(groups: Sequence[PartGroup]) -> StreamedColumn:
-    """Return the first sample of each extent, and the number of samples; each group has such a column of its own."""
+    """Return the first sample of each extent, and the number of samples, from the same column of each group."""
     offsets = [0, *accumulate(group.num_samples for group in groups)]
     shifted = _shifted(groups, _FIRST_SAMPLE, offsets[:-1])
 
@@ -276,19 +265,19 @@ def _first_samples(groups: Sequence[PartGroup]) -> StreamedColumn:
 
 
 def _texts(groups: Sequence[PartGroup], name: str) -> tuple[StreamedColumn, list[str]]:
-    """Return a column of codes for texts; numbers of some groups become texts, as they do within one shard."""
+    """Return a column of codes for texts; numbers of some groups become texts, as within one shard."""
     own = name.removeprefix(USER_PREFIX)
 
     def coded(group: PartGroup) -> tuple[NDArray[np.int64], Sequence[str]]:
         return as_texts(group.column(name), group.metadata["texts"].get(own))
 
     known = [group.metadata["texts"].get(own) for group in groups]
-    words = [each if each is not None else coded(group)[1] for each, group in zip(known, groups, strict=True)]
-    all_words = sorted({word for each in words for word in each})
+    words = [texts if texts is not None else coded(group)[1] for texts, group in zip(known, groups, strict=True)]
+    all_words = sorted({word for texts in words for word in texts})
 
     def chunks() -> Iterator[NDArray[Any]]:
-        for group, each in zip(groups, words, strict=True):
-            yield codes_of(each, all_words)[coded(group)[0]]
+        for group, texts in zip(groups, words, strict=True):
+            yield codes_of(texts, all_words)[coded(group)[0]]
 
     length = sum(group.types[name][1] for group in groups)
     return StreamedColumn(name, np.dtype(np.int32), length, chunks), all_words

@@ -1,4 +1,4 @@
-"""Refusals: why a packing may not write into an output, or not go on there."""
+"""Refusals: reasons why a packing may not write into an output, or not continue there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.storage.sources.shard_selection import PACKING
 from shoal.storage.urls import without_secrets
 
 OUTSIDE = "it lies outside of the directories that are classes"
-"""The reason why a file beside the classes is left out, which needs no permission."""
+"""Reason to leave out a file beside the classes, which needs no permission."""
 
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 
@@ -30,21 +30,21 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
 
 
 def manifest_there(url: str) -> UsageError:
-    """Return the error for a manifest: MDS shards would overwrite it, and it would say that others do not exist."""
+    """Return the error for a manifest: MDS shards would overwrite it, and it would hide other shards."""
     msg = f"{without_secrets(url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
     return UsageError(msg, hint="pack into a directory of its own, or move that file")
 
 
-def other_plan(url: str, found: object, asked: Mapping[str, Any]) -> UsageError:
-    """Return the error for an unfinished packing with other settings than ``asked``; those ``found`` are recorded."""
-    before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)
+def other_plan(url: str, recorded: object, settings: Mapping[str, Any]) -> UsageError:
+    """Return the error for an unfinished packing whose ``recorded`` settings differ from the requested settings."""
+    before: dict[str, Any] = recorded if isinstance(recorded, dict) else dict(settings)
     differing = []
-    for name in sorted({*before, *asked}):
-        was, now = before.get(name), asked.get(name)
+    for name in sorted({*before, *settings}):
+        was, now = before.get(name), settings.get(name)
         if was != now:
             is_digest = any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (was, now))
-            said = ["not given" if value is None else f"{value!r:.80}" for value in (was, now)]
-            differing.append(f"{name}: not the same" if is_digest else f"{name} was {said[0]}, is {said[1]}")
+            texts = ["not given" if value is None else f"{value!r:.80}" for value in (was, now)]
+            differing.append(f"{name}: not the same" if is_digest else f"{name} was {texts[0]}, is {texts[1]}")
     msg = f"{without_secrets(url)}: another packing was begun here and not finished: "
     msg += "; ".join(differing) or "its inputs were others"
     hint = f"give the same arguments to finish it; `shoal pack --clean {without_secrets(url)} --grace 0` removes it"
@@ -60,22 +60,19 @@ def unprotected(url: str, reason: str) -> UsageError:
 
 
 def taken(url: str) -> UsageError:
-    """Return the error of a job that is no longer the one that may write."""
+    """Return the error of a job that has lost its destination to another job."""
     msg = f"{without_secrets(url)}: another job has taken this destination, or this one was removed from it"
     return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
 
 
 def failures_in(skipped: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return name and reason of the inputs that only ``on_error="skip"`` leaves out."""
+    """Return name and reason of each input that only ``on_error="skip"`` leaves out."""
     return [pair for pair in skipped if pair[1] != OUTSIDE]
 
 
 def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
-    """Return the error for a shard, or a dataset, that another run has made without some inputs, for one that may not.
-
-    A run that is not alone cannot make the shard again: the other might just commit it.
-    """
+    """Return the error of a run that may not skip inputs, for a shard of a run that did and might just commit it."""
     msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
     msg += f"them {skipped[0][0]}"
-    hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes what is not finished"
+    hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes an unfinished packing"
     return UsageError(msg, hint=hint)

@@ -1,1 +1,1 @@
-"""HOW DO ROWS THAT AN ENGINE HANDS OUT BECOME SHARDS? In partitions, written anywhere, and committed together."""
+"""HOW DO ROWS OF AN ENGINE BECOME SHARDS? In partitions, written anywhere, and committed together."""

@@ -1,4 +1,4 @@
-"""Reader of a dataset for engines that read in partitions: spans of samples in stored order, each by any process."""
+"""Reader of a dataset for engines that read in partitions: any process reads spans of samples in stored order."""
 
 from __future__ import annotations
 
@@ -26,21 +26,13 @@ from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 
 class PartitionReader:
-    """Samples of a dataset in stored order, by spans. Can be pickled: the index goes along, so send it once a machine.
+    """Samples of a dataset in stored order, by spans. Can be pickled with the index, so send it once a machine.
 
-    Parameters
-    ----------
-    source, split, index, format, storage_options
-        As for `shoal.open`.
-    decode
-        Decode fields by their suffix (`Dataset.decode`).
+    ``decode`` decodes fields by their suffix (`Dataset.decode`); other arguments are as for `shoal.open`.
 
-    Examples
-    --------
     >>> import tempfile, shoal
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     samples = ({"text": f"document {i}"} for i in range(5))
-    ...     packed = shoal.pack.pack(samples, directory, format="jsonl")
+    ...     packed = shoal.pack.pack(({"text": f"document {i}"} for i in range(5)), directory, format="jsonl")
     ...     reader = PartitionReader(directory)
     ...     reader.num_samples, list(reader.samples(3, 5))
     (5, [{'text': 'document 3'}, {'text': 'document 4'}])
@@ -74,7 +66,7 @@ class PartitionReader:
         return int(self._index.extent_decoded_bytes.sum())
 
     def spans(self, count: int) -> list[tuple[int, int]]:
-        """Return at most ``count`` spans that have all samples once, of about equal bytes; none divides an extent."""
+        """Cut all samples into at most ``count`` spans of about equal bytes; no span divides an extent."""
         index = self._index
         ends = np.cumsum(index.extent_decoded_bytes)
         shares = np.arange(1, count) / count * self.num_bytes
@@ -83,15 +75,7 @@ class PartitionReader:
         return list(pairwise(cuts))
 
     def samples(self, first: int, stop: int) -> Iterator[Sample]:
-        """Yield the samples ``[first, stop)``, from any process.
-
-        Raises
-        ------
-        ShardError
-            A sample is damaged.
-        StorageError
-            A shard cannot be read.
-        """
+        """Yield the samples ``[first, stop)``, in any process; `ShardError` if one is damaged, or `StorageError`."""
         resolved = replace(cast("ResolvedOrder", self._spec.resolved), delivered=Runs.span(first, stop))
         iteration = Iteration(IteratorSpec(replace(self._spec, resolved=resolved), 0, 0))
         try:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from shoal.pack.ray.ray_datasink import ShoalDatasink
-    from shoal.pack.ray.ray_datasource import ShoalDatasource
+    from shoal.pack.ray.ray_data_shards import ShoalDatasink, ShoalDatasource
     from shoal.pack.ray.ray_tasks import run
 
 __all__ = ["ShoalDatasink", "ShoalDatasource", "run"]
@@ -16,8 +15,7 @@ __all__ = ["ShoalDatasink", "ShoalDatasource", "run"]
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        "shoal.pack.ray.ray_datasink": "ShoalDatasink",
-        "shoal.pack.ray.ray_datasource": "ShoalDatasource",
+        "shoal.pack.ray.ray_data_shards": "ShoalDatasink ShoalDatasource",
         "shoal.pack.ray.ray_tasks": "run",
     },
 )

@@ -1,42 +1,41 @@
-"""`shoal.pack.ray.run`: the units of a job as tasks of Ray."""
+"""`shoal.pack.ray.run`: the units of a job as tasks of Ray; and the library ray itself, and its errors."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from shoal.errors import StorageError
+from shoal.errors import ShoalError, StorageError, UsageError, WorkerError
+from shoal.hints import pip_install
 from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
-from shoal.pack.ray.ray_library import own_errors, ray_library
 
 _Result = TypeVar("_Result")
 
-_TASKS_PER_CPU = 4  # sent ahead, so that no worker waits for the driver, and an autoscaler sees the demand
+_TASKS_PER_CPU = 4  # sent ahead: no worker waits for the driver, and an autoscaler sees the demand
 _LOOK_SECONDS = 1.0
 _GATHER_SECONDS = 0.1
 
 
 def run(
-    job: UnitJob[_Result],
-    *,
-    progress: UnitProgress | None = None,
-    remote_options: Mapping[str, Any] | None = None,
+    job: UnitJob[_Result], *, progress: UnitProgress | None = None, remote_options: Mapping[str, Any] | None = None
 ) -> _Result:
     """Run the missing units of a job as tasks of Ray, one a task, and finish the job.
 
-    Ray only schedules: the bytes are those of any other engine, whatever workers and machines are lost. Four tasks for
-    each CPU of the cluster are sent ahead, so the driver holds no more of them than that. If the driver dies, plan the
-    job again and run it: only what is missing is done.
+    Ray only schedules: the bytes equal the bytes of any other engine, even if workers and machines are lost. The driver
+    sends four tasks for each CPU ahead, and holds no more. If the driver dies, plan the job again and run it: only
+    missing units run.
 
     Parameters
     ----------
     job
-        A `PackJob`, or any other `UnitJob`. shoal must be installed on all machines. Without a ``ray.init`` before, Ray
-        is started as that would do.
+        A `PackJob`, or any other `UnitJob`. shoal must be installed on all machines. ``ray.init()`` starts Ray, if it
+        has not started.
     progress
-        Called with the number of finished units and the total, at the beginning and after each that Ray reports.
+        Called with the number of finished units and the total, at the beginning and after each finished unit.
     remote_options
         Options of the tasks, as for ``ray.remote``: ``{"memory": 2 << 30, "max_retries": 10}``. By default a task is
         repeated three times when its process or machine dies, or when it cannot read or write.
@@ -44,16 +43,16 @@ def run(
     Returns
     -------
     PackSummary
-        Whatever ``job.finish()`` returns.
+        The result of ``job.finish()``.
 
     Raises
     ------
     UsageError
-        ray is missing; or what the job raises.
+        ray is missing; or the job raises it.
     StorageError
-        An input cannot be read, or a shard cannot be written, as often as Ray tried.
+        An input cannot be read, or a shard cannot be written, in all attempts of Ray.
     WorkerError
-        Ray gave up: processes or machines died more often than tasks are repeated.
+        Ray gave up: processes or machines died more often than it repeats tasks.
     """
     ray = ray_library()
     total = job.num_units
@@ -77,7 +76,7 @@ def _run(task: Callable[[], Any]) -> None:
 
 
 def _finished(ray: Any, remote: Any, job: UnitJob[Any], missing: deque[int]) -> Iterator[None]:
-    """Send tasks, a bounded number ahead, and yield once for each that is done; however it ends, none is left."""
+    """Send tasks, a bounded number ahead, and yield once for each finished task; no task outlives the generator."""
     running: list[Any] = []
     most, looked_seconds = 0, -_LOOK_SECONDS
     try:
@@ -98,3 +97,39 @@ def _finished(ray: Any, remote: Any, job: UnitJob[Any], missing: deque[int]) -> 
     finally:
         for task in running:
             ray.cancel(task)
+
+
+def ray_library() -> Any:
+    """Import and return the module ``ray``; `UsageError` with the command that installs it, if it is missing."""
+    try:
+        import ray  # noqa: PLC0415  # optional
+    except ImportError as error:
+        msg = "packing with Ray needs the library ray, which is not installed"
+        raise UsageError(msg, hint=pip_install("ray")) from error
+    return ray
+
+
+def ray_data() -> Any:
+    """Import and return the module ``ray.data``; `UsageError` if it or its requirements are missing."""
+    ray_library()
+    if lacking := [name for name in ("pandas", "pyarrow") if find_spec(name) is None]:
+        msg = f"Ray Data needs {' and '.join(lacking)}, not installed here"
+        raise UsageError(msg, hint=f"pip install {' '.join(lacking)}, or all requirements: pip install 'ray[data]'")
+    import ray.data  # noqa: PLC0415  # optional
+
+    return ray.data
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise errors of tasks as in the task, and `WorkerError` if Ray gave up: processes or machines died repeatedly."""
+    ray = ray_library()
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ShoalError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        msg = f"Ray gave up: {str(error).strip().splitlines()[0]:.300}"
+        raise WorkerError(msg, hint="run again to continue: finished units are kept") from error

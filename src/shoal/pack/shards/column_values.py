@@ -1,4 +1,4 @@
-"""Values of written samples that go into columns of the index: numbers unchanged, strings as codes into a list."""
+"""Columns of the index from values of written samples: numbers unchanged, strings as codes into a list."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from shoal.hints import did_you_mean
 
 def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
     """Return the values of all columns in a sample; `UsageError` if one is missing, or no number or string."""
-    found = [column.value(sample) for column in columns]
-    for column, value in zip(columns, found, strict=True):
+    values = [column.value(sample) for column in columns]
+    for column, value in zip(columns, values, strict=True):
         if not isinstance(value, bool | int | float | str):
             name = sample.get("__key__", sample.get("key", ""))
-            said = "none" if value is None else f"a {type(value).__name__}"
-            what = f"the column {column.name!r} is {column.path!r} of each sample"
-            msg = f"{what}, and the sample {name!r} has {said} there; its fields are {', '.join(sample)}"
+            kind = "none" if value is None else f"a {type(value).__name__}"
+            msg = f"the column {column.name!r} is {column.path!r} of each sample, and the sample {name!r} has {kind} "
+            msg += f"there; its fields are {', '.join(sample)}"
             meant = meant_path(sample, column.path)
             hint = f"did you mean {column.name}={meant}?" if meant else did_you_mean(column.path, sample).rstrip()
             raise UsageError(msg, hint=hint or "numbers and texts go into the index")
-    return found
+    return values
 
 
 class ColumnValues:
@@ -36,9 +36,9 @@ class ColumnValues:
         self._columns = tuple(columns)
         self._values: list[list[Any]] = [[] for _ in columns]
 
-    def take(self, found: Sequence[Any]) -> None:
-        """Append the values that `values_in` found in a sample."""
-        for values, value in zip(self._values, found, strict=True):
+    def take(self, row: Sequence[Any]) -> None:
+        """Append the values of a sample, from `values_in`."""
+        for values, value in zip(self._values, row, strict=True):
             values.append(value)
 
     def drop(self, number: int) -> None:
@@ -49,13 +49,13 @@ class ColumnValues:
     def add_block(self, values: Mapping[str, NDArray[Any]], num_samples: int) -> None:
         """Append the values of many samples, keyed by path, each of shape (num_samples,)."""
         for column, known in zip(self._columns, self._values, strict=True):
-            found = values[column.path].tolist()
-            if len(found) != num_samples:
-                raise UsageError(f"the column {column.name!r} has {len(found)} values for {num_samples} samples")
-            known.extend(found)
+            block = values[column.path].tolist()
+            if len(block) != num_samples:
+                raise UsageError(f"the column {column.name!r} has {len(block)} values for {num_samples} samples")
+            known.extend(block)
 
     def arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-        """Return the columns, and for string columns the strings that their codes stand for."""
+        """Return the columns, and the strings of each string column."""
         arrays: dict[str, NDArray[Any]] = {}
         texts: dict[str, list[str]] = {}
         for column, values in zip(self._columns, self._values, strict=True):
@@ -71,7 +71,7 @@ class ColumnValues:
 def joined_columns(
     parts: Sequence[Mapping[str, NDArray[Any]]], texts: Sequence[Mapping[str, Sequence[str]]]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-    """Join the columns of several shards into those of one dataset; string codes are reassigned."""
+    """Join the columns of several shards into columns of one dataset; string codes are reassigned."""
     arrays: dict[str, NDArray[Any]] = {}
     words: dict[str, list[str]] = {}
     for name in parts[0] if parts else ():

@@ -1,4 +1,4 @@
-"""The plan of a packing: inputs of each shard in order, fixed before any is read, for any number of processes."""
+"""The plan of a packing: inputs of each shard in order, fixed before any input is read, for any number of processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.order.arrays.permutation import unpermute
 from shoal.order.seeds import check_seed, key
 from shoal.pack.inputs.repeats import Repeats
 
-_AT_ONCE = 1 << 20  # samples whose order is in memory
+_AT_ONCE = 1 << 20  # samples with their order in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class PackPlan:
         """Return the inputs of a shard in order, and the copy number of each."""
         return _inputs_at(int(self.cuts[shard]), int(self.cuts[shard + 1]), self.repeats, self.mix)
 
-    def skipped_inputs(self, places: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """Return the inputs that were left out, by their places among those of each shard; repeats count each."""
-        skipped = [self.inputs(shard)[0][list(left_out)] for shard, left_out in enumerate(places) if left_out]
+    def skipped_inputs(self, positions: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """Return the skipped inputs, by their positions in each shard; each repeat counts."""
+        skipped = [self.inputs(shard)[0][list(left_out)] for shard, left_out in enumerate(positions) if left_out]
         return np.concatenate([np.zeros(0, dtype=np.int64), *skipped])
 
 
@@ -67,8 +67,9 @@ def plan_shards(
 ) -> PackPlan:
     """Cut the inputs, repeated and mixed, into the fewest shards of equal bytes whose mean is at most ``shard_bytes``.
 
-    ``record_bytes``, shape (num_inputs,), is the size of each in a shard. A shard ends with the record that reaches its
-    share, so it may exceed ``shard_bytes`` by a record, and shards differ by two at most. O(samples), 2^20 at a time.
+    ``record_bytes``, shape (num_inputs,), has the size of each input in a shard. A shard ends with the record that
+    reaches its share: it may exceed ``shard_bytes`` by a record, and shards differ by at most two records. O(samples),
+    2^20 at a time.
     """
     num_samples = len(record_bytes) if repeats is None else repeats.num_samples
     total = int(record_bytes.sum() if repeats is None else (record_bytes * repeats.times).sum())
@@ -85,7 +86,7 @@ def plan_shards(
     for start, sizes in sizes_at_once():
         totals = before + np.cumsum(sizes)
         reached = [share for share in shares if before < share <= int(totals[-1])]
-        # A record that would be cut in two stays in the earlier shard.
+        # A record on a border stays in the earlier shard.
         ends += [start + int(np.searchsorted(totals, share)) + 1 for share in reached]
         before = int(totals[-1])
     cuts = np.unique(np.array([*ends, num_samples], dtype=np.int64))

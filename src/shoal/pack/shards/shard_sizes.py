@@ -1,8 +1,8 @@
 """Recommended shard sizes, from the cost of a request and the number of readers.
 
-A reader that fetches whole shards waits once for each: ``latency / (latency + bytes / bandwidth)`` of its time. A
-loader that assigns whole shards leaves readers without one idle. shoal itself reads parts of shards in parallel and
-assigns samples, so it needs neither; the rule serves every other tool that may read the shards.
+A reader of whole shards waits once per shard: ``latency / (latency + bytes / bandwidth)`` of its time. A loader that
+assigns whole shards leaves some readers idle if shards are few. shoal itself reads parts of shards in parallel and
+assigns samples, so neither matters for it; the rule serves other tools that may read the shards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shoal.errors import UsageError
 
 LARGEST_SHARD_BYTES = 4 << 30
-"""Below the 5 GB that common stores accept in one request; also the work lost and redone when packing is killed."""
+"""Below the 5 GB limit of a request to common stores. A killed packing loses at most the work on such a shard."""
 
 _MIB = 1 << 20
 _OVERHEAD = 0.01
@@ -26,13 +26,13 @@ class ShardSizing:
     Parameters
     ----------
     shard_bytes
-        Bytes at which a shard should end.
+        Recommended bytes of a shard.
     num_shards
-        Approximate number of shards; None if the amount to pack is unknown.
+        Approximate number of shards; None if the total size is unknown.
     overhead
-        Share of its time that a reader of whole shards waits for first bytes, 0 to 1.
+        Share of time that a reader of whole shards waits for first bytes, 0 to 1.
     reason
-        In words, one line.
+        The reason, as one line of text.
     """
 
     shard_bytes: int
@@ -42,22 +42,18 @@ class ShardSizing:
 
 
 def shard_sizing(
-    num_bytes: int | None = None,
-    *,
-    num_readers: int = 1,
-    latency_seconds: float = 0.03,
-    bytes_per_second: float = 90e6,
+    num_bytes: int | None = None, *, num_readers: int = 1, latency_seconds: float = 0.03, bytes_per_second: float = 90e6
 ) -> ShardSizing:
-    """Return the smallest shard size that keeps waiting below 1 %, reduced if there would be fewer shards than readers.
+    """Return the smallest shard size that keeps waiting below 1 %, or a smaller size if it gives each reader a shard.
 
     Parameters
     ----------
     num_bytes
         Total bytes to be packed, if known.
     num_readers
-        Readers that may each want a shard at the same time: the planned world size times the workers per rank.
+        Readers that may need a shard at the same time: the planned world size times the workers per rank.
     latency_seconds, bytes_per_second
-        Time from a request to its first byte, and throughput of one connection; the defaults are those of `shoal plan`.
+        Time from a request to its first byte, and throughput of one connection; defaults as for `shoal plan`.
 
     Returns
     -------
@@ -76,11 +72,17 @@ def shard_sizing(
     >>> shard_sizing(50 << 30, num_readers=1024).reason
     '50 MiB: 1024 shards, one for each reader; 4.9 % of the time goes into waiting at 30 ms a request and 90 MB/s'
     """
-    _check(num_bytes, num_readers, latency_seconds, bytes_per_second)
+    if num_bytes is not None and num_bytes < 0:
+        raise UsageError(f"num_bytes must not be negative; got {num_bytes}")
+    if num_readers < 1:
+        raise UsageError(f"num_readers must be at least 1; got {num_readers}")
+    if not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
+        values = f"{latency_seconds} s and {bytes_per_second} B/s"
+        raise UsageError(f"latency_seconds must be at least 0, bytes_per_second positive, both finite; got {values}")
     speed = f"{latency_seconds * 1e3:.3g} ms a request and {bytes_per_second / 1e6:.4g} MB/s"
     exact = latency_seconds * bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD
-    wanted = max(1, math.ceil(exact / _MIB)) * _MIB
-    by_requests = min(wanted, LARGEST_SHARD_BYTES)
+    ideal_bytes = max(1, math.ceil(exact / _MIB)) * _MIB
+    by_requests = min(ideal_bytes, LARGEST_SHARD_BYTES)
     shard_bytes = by_requests
     if num_readers > 1 and num_bytes is not None and num_bytes < by_requests * num_readers:
         # Rounded down: rounding up could give one shard too few.
@@ -91,21 +93,13 @@ def shard_sizing(
     about = "" if num_shards is None else f"; about {num_shards} shard{'s' * (num_shards > 1)}"
     if shard_bytes == by_requests:
         rule = f"at {speed} a connection, {lost} of the time goes into waiting{about}"
-        if by_requests < wanted:
+        if by_requests < ideal_bytes:
             rule = f"larger objects do not go into one request of common stores; {rule}"
     elif num_shards is not None and num_shards >= num_readers:
-        each = "one for each reader" if num_shards == num_readers else f"at least one for each of {num_readers} readers"
-        rule = f"{num_shards} shards, {each}; {lost} of the time goes into waiting at {speed}"
+        share = (
+            "one for each reader" if num_shards == num_readers else f"at least one for each of {num_readers} readers"
+        )
+        rule = f"{num_shards} shards, {share}; {lost} of the time goes into waiting at {speed}"
     else:
         rule = f"no shard is smaller, so there are fewer than {num_readers} readers{about}"
     return ShardSizing(shard_bytes, num_shards, waiting, f"{shard_bytes >> 20} MiB: {rule}")
-
-
-def _check(num_bytes: int | None, num_readers: int, latency_seconds: float, bytes_per_second: float) -> None:
-    if num_bytes is not None and num_bytes < 0:
-        raise UsageError(f"num_bytes must not be negative; got {num_bytes}")
-    if num_readers < 1:
-        raise UsageError(f"num_readers must be at least 1; got {num_readers}")
-    if not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
-        got = f"{latency_seconds} s and {bytes_per_second} B/s"
-        raise UsageError(f"latency_seconds must be at least 0 and bytes_per_second positive, both finite; got {got}")

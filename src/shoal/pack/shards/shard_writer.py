@@ -1,4 +1,4 @@
-"""The unit of packing: one shard, made from its inputs completely or not at all, always with the same result.
+"""One shard, the unit of packing: made from its inputs completely or not at all, always with the same result.
 
 Any scheduler (one process, several, a cluster) hands out shards with their inputs and collects summaries.
 """
@@ -38,10 +38,9 @@ _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
 class Shard:
     """A shard to be made: its name below the output, its format, and the columns of its samples for the index.
 
-    ``options`` are those of the format. With ``on_error="skip"`` inputs that cannot be read or written are left out and
-    listed; otherwise the first of them is an error. With ``on_same_key="rename"`` a tar sample that directly follows
-    another with the same key gets the key of a copy (`shoal.pack.inputs.repeats`), and is counted; otherwise it is
-    an error.
+    ``options`` are options of the format. With ``on_error="skip"``, inputs that cannot be read or written are left out
+    and listed; otherwise the first of them is an error. With ``on_same_key="rename"``, a tar sample gets the key of a
+    copy (`shoal.pack.inputs.repeats`) if the previous sample has its key, and is counted; otherwise it is an error.
     """
 
     name: str
@@ -55,9 +54,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Placeholder for the sample of an input that could not be read: its name, and the error.
+    """Placeholder for the sample of an unreadable input: its name, and the error.
 
-    ``reason`` is stored in the index of the packed dataset, so it contains no path of this machine.
+    The index of the packed dataset stores ``reason``, which contains no path of this machine.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A sample with the name under which it is listed if the format cannot hold it; without one, its key is used."""
+    """A sample with a name for the list of skipped samples; other samples are listed by their keys."""
 
     name: str
     sample: Sample
@@ -77,9 +76,9 @@ class Named:
 class ShardSummary:
     """Result of packing one shard.
 
-    ``digest`` is the first 16 bytes of SHA-256 of its bytes, as hex: equal for equal inputs. ``skipped`` lists the
-    inputs that were left out, by name and reason; ``num_renamed`` samples got another key. ``done_before`` is True if
-    an earlier run made it.
+    ``digest`` has the first 16 bytes of the shard's SHA-256, as hex: equal for equal inputs. ``skipped`` lists inputs
+    that were left out, by name and reason; ``num_renamed`` samples got another key. ``done_before`` is True if an
+    earlier run made the shard.
     """
 
     name: str
@@ -99,17 +98,16 @@ Input = Sample | Named | Unreadable | RecordBlock
 def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSummary:
     """Make one shard from its inputs, in their order, and record in ``out`` that it is finished.
 
-    Inputs may come already encoded as blocks of records, with the columns that the shard wants. If the shard is
-    recorded as finished, nothing is read or written. It never replaces a shard: one of the same name and bytes, left by
-    a run that was killed or made by another machine meanwhile, is taken as it is. Memory: about 2 MiB, 10 MiB if the
-    output is an object store, a whole shard if the format needs it.
+    Inputs may be encoded blocks of records, with the shard's columns. A shard that is recorded as finished is neither
+    read nor written. No shard is replaced: a shard of the same name and bytes, of a killed run or another machine, is
+    taken as it is. Memory: about 2 MiB, 10 MiB if the output is an object store, a whole shard if the format needs it.
 
     Raises
     ------
     UsageError
         The format cannot hold a sample, or there is a shard of this name with other bytes.
     StorageError
-        An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
+        An input cannot be read, or the shard cannot be written; nothing of the shard is left.
     """
     part = out.journal.kept(shard.name)
     if part is not None and (shard.on_error == "skip" or not part.metadata["skipped"]):
@@ -126,8 +124,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
         part = writer.finish(plan=out.plan, publish=out.publish)
     except MemoryError:
         writer.abandon()
-        refused = _no_memory(f"what {shard.name} holds while it is made")
-        raise refused from None
+        raise _no_memory(f"the contents of {shard.name}") from None
     except BaseException:
         writer.abandon()
         raise
@@ -141,34 +138,34 @@ def _no_memory(what: str) -> UsageError:
 
 
 def _write_all(writer: ShardWriter, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:
-    """Write all inputs except those that are skipped."""
+    """Write all inputs except skipped inputs."""
     position = -1
-    for given in inputs:
-        if isinstance(given, RecordBlock):
-            writer.add_block(given)
-            position += given.num_records
+    for entry in inputs:
+        if isinstance(entry, RecordBlock):
+            writer.add_block(entry)
+            position += entry.num_records
             continue
         position += 1
-        if isinstance(given, Unreadable):
+        if isinstance(entry, Unreadable):
             if shard.on_error == "raise":
-                raise given.error
-            writer.skip(position, given.name, given.reason)
+                raise entry.error
+            writer.skip(position, entry.name, entry.reason)
             continue
-        name, sample = (given.name, given.sample) if isinstance(given, Named) else (None, given)
+        name, sample = (entry.name, entry.sample) if isinstance(entry, Named) else (None, entry)
         if shard.on_same_key == "rename":
             sample = writer.distinct(sample)
         try:
             writer.check(sample)
-            found = values_in(shard.columns, sample) if shard.columns else []
+            values = values_in(shard.columns, sample) if shard.columns else []
             record = encoder.record(sample)
-            writer.values.take(found)
+            writer.values.take(values)
         except (UsageError, MemoryError) as error:
             name = _key_of(sample) if name is None else name
             refused = error if isinstance(error, UsageError) else _no_memory(f"the sample {name!r}")
             if shard.on_error == "skip":
                 writer.skip(position, name, refused.message)
                 continue
-            which = repr(name) if name else f"sample {position} of {shard.name}"  # encoders need not know it
+            which = repr(name) if name else f"sample {position} of {shard.name}"  # encoders may not know the name
             if which in refused.message:
                 raise refused from None
             raise UsageError(f"{which}: {refused.message}", hint=refused.hint) from None
@@ -203,8 +200,8 @@ class ShardWriter:
         self._num_renamed = 0
         self._skipped: list[tuple[str, str]] = []
         self._skipped_positions: list[int] = []
-        # Position and name of each table row, since rows may be rejected long after they were added.
-        self._given: list[tuple[int, str]] = []
+        # Position and name of each table row: a table may reject rows long after they were added.
+        self._row_names: list[tuple[int, str]] = []
         self._rows = self._encoding if shard.on_error == "skip" and isinstance(self._encoding, TableShard) else None
         if self._rows is not None:
             self._rows.leave_out()
@@ -234,16 +231,16 @@ class ShardWriter:
             raise UsageError(msg, hint="give each sample its own key; in other formats a key is just a field")
 
     def skip(self, position: int, name: str, reason: str) -> None:
-        """Record that an input was left out, by its position among the inputs of the shard."""
+        """Record a skipped input, by its position among the inputs of the shard."""
         self._skipped.append((name, reason))
         self._skipped_positions.append(position)
 
     def add(self, record: EncodedRecord, sample: Sample, *, name: str | None = None, position: int = 0) -> None:
-        """Add a record whose column values are already in `values`, and the sample it was encoded from."""
+        """Add a record, whose column values are already in `values`, and its sample."""
         if self._is_tar:
             self._last_key = sample["__key__"]
         if self._rows is not None:
-            self._given.append((position, _key_of(sample) if name is None else name))
+            self._row_names.append((position, _key_of(sample) if name is None else name))
         self._waiting += self._encoding.add(record)
         self._waiting_bytes += record.num_bytes
         self._last = record
@@ -254,7 +251,7 @@ class ShardWriter:
     def add_block(self, block: RecordBlock) -> None:
         """Add a block of records and their column values."""
         if not isinstance(self._encoding, AppendedShard):
-            msg = f"{self._shard.name}: encoded records are for shards that are one record after the other"
+            msg = f"{self._shard.name}: only shards of consecutive records take encoded records"
             raise UsageError(msg, hint=f"give samples to shards of {self._shard.format}")
         self._flush()
         self.values.add_block(block.columns, block.num_records)
@@ -263,7 +260,7 @@ class ShardWriter:
             self._object.write([data])
 
     def finish(self, *, plan: str, publish: Callable[[UnfinishedObject, Index], None] | None = None) -> Index:
-        """Publish the shard and return its part of the index; without ``publish`` it replaces one of its name."""
+        """Publish the shard and return its part of the index; without ``publish`` it replaces a shard of its name."""
         self._waiting += self._encoding.finish()
         self._skip_refused()
         self._flush()
@@ -280,7 +277,7 @@ class ShardWriter:
 
     def _skip_refused(self) -> None:
         for number, error in self._rows.refused() if self._rows is not None else ():
-            self.skip(*self._given.pop(number), error.message)
+            self.skip(*self._row_names.pop(number), error.message)
             self.values.drop(number)
 
     def _flush(self) -> None:
@@ -314,7 +311,7 @@ class ShardWriter:
 
 
 def mark_of(record: EncodedRecord) -> int:
-    """Return a number that identifies a record: its CRC; of a row, which has no bytes of its own, that of its values.
+    """Return a number that identifies a record: the CRC of its bytes, or of the values of a row.
 
     >>> from shoal.formats.writing.written_formats import encoder_named
     >>> mark_of(encoder_named("jsonl").record({"a": 1})) == mark_of(encoder_named("jsonl").record({"a": 2}))

@@ -17,7 +17,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.pack.partitions.partition_reader import PartitionReader
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
 from shoal.pack.spark.spark_rows import arrow_schema_of, batches_of, samples_of, schema_of_dataset, types_of
-from shoal.pack.spark.spark_session import spark_library
+from shoal.pack.spark.spark_tasks import spark_library
 
 spark_library()
 from pyspark import TaskContext  # noqa: E402  # after the check
@@ -45,18 +45,18 @@ def register(spark: Any) -> None:
 class ShoalDataSource(DataSource):  # type: ignore[misc]
     """The format ``"shoal"`` of Spark's tables.
 
-    Read are the samples of a dataset in stored order, by spans of about ``partition_bytes`` (128 MiB). The columns are
-    those of a table's or MDS's schema; else of the first 1000 samples, and a later one with another field is an error.
-    ``.schema(...)`` names them instead: fields that it lacks are then left out. Fields of a tar are bytes, unless the
-    option ``decode`` is ``true``.
+    Reading gives the samples of a dataset in stored order, by spans of about ``partition_bytes`` (128 MiB). Tables and
+    MDS tell their columns; otherwise, the first 1000 samples do, and a later sample with another field is an error.
+    ``.schema(...)`` names columns instead, and leaves out other fields. Fields of a tar are bytes, unless the option
+    ``decode`` is ``true``.
 
-    Written are the partitions of a table, each by its task, in their order; the driver commits all with one index.
-    Names and bytes of shards follow from the number of a partition, its rows and the options. An attempt that is
-    repeated gives the same, or an error that names the shard if its rows are others. Spark refuses the mode
-    ``errorifexists``; ``append`` means here: into a directory that has no dataset yet. Nothing is ever replaced.
+    Writing makes shards of each partition of a table, in their order; the driver commits all with one index. The number
+    of a partition, its rows and the options decide names and bytes of its shards. A repeated attempt makes the same
+    shards; if its rows differ, an error names the shard. Spark refuses the mode ``errorifexists``; ``append`` writes
+    into a directory without a dataset. Nothing is ever replaced.
     """
 
-    _is_found = False  # the schema, rather than given
+    _infers_schema = False
 
     @classmethod
     def name(cls) -> str:
@@ -64,15 +64,16 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
         return "shoal"
 
     def schema(self) -> Any:
-        """Return the schema of a dataset that is read without one."""
-        self._is_found = True
+        """Return the schema of a dataset, if the user gave none."""
+        self._infers_schema = True
         return schema_of_dataset(*self._opened())
 
     def reader(self, schema: Any) -> ShoalReader:
         """Return the reader of a dataset."""
         _, reader = self._opened()
-        wanted = parse_bytes(self.options.get("partition_bytes", _PARTITION_BYTES), "partition_bytes")
-        return ShoalReader(reader, schema, max(1, -(-reader.num_bytes // wanted)), is_whole=self._is_found)
+        span_bytes = parse_bytes(self.options.get("partition_bytes", _PARTITION_BYTES), "partition_bytes")
+        num_spans = max(1, -(-reader.num_bytes // span_bytes))
+        return ShoalReader(reader, schema, num_spans, has_all_fields=self._infers_schema)
 
     def _opened(self) -> tuple[Opened, PartitionReader]:
         options = dict(self.options)
@@ -93,8 +94,8 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
         options = dict(self.options)
         _check_names(options, _WRITER_OPTIONS)
         format_name = options.get("format", "parquet")
-        given = _json_of(options, "options")
-        types = {name: value for name, value in types_of(schema, format_name).items() if name not in given}
+        format_options = _json_of(options, "options")
+        types = {name: value for name, value in types_of(schema, format_name).items() if name not in format_options}
         table_schema = types.pop("schema", None)
         writer = PartitionWriter(
             _path_of(options),
@@ -103,7 +104,7 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
             columns=_names_of(options, "columns"),
             prefix=options.get("prefix", "shard"),
             extent_bytes=options.get("extent_bytes", EXTENT_BYTES),
-            options={**types, **given},
+            options={**types, **format_options},
             storage_options=_json_of(options, "storage_options"),
         )
         writer.begin(table_schema)
@@ -113,9 +114,9 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
 class ShoalReader(DataSourceReader):  # type: ignore[misc]
     """Reader of a dataset, by spans; sent to tasks with the index."""
 
-    def __init__(self, reader: PartitionReader, schema: Any, num_spans: int, *, is_whole: bool) -> None:
+    def __init__(self, reader: PartitionReader, schema: Any, num_spans: int, *, has_all_fields: bool) -> None:
         self._reader, self._schema = reader, arrow_schema_of(schema)
-        self._num_spans, self._is_whole = num_spans, is_whole
+        self._num_spans, self._has_all_fields = num_spans, has_all_fields
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the spans, one a task."""
@@ -123,7 +124,8 @@ class ShoalReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the samples of a span as record batches."""
-        yield from batches_of(self._reader.samples(*partition.value), self._schema, is_whole=self._is_whole)
+        samples = self._reader.samples(*partition.value)
+        yield from batches_of(samples, self._schema, has_all_fields=self._has_all_fields)
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,13 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 class ShoalWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Writer of a table; made by the driver, and sent to tasks. With ``sort``, the order of rows is checked."""
+    """Writer of a table; the driver makes it and sends it to tasks. With ``sort``, the order of rows is checked."""
 
     def __init__(self, writer: PartitionWriter, sort: Sequence[str]) -> None:
         self._writer, self._sort = writer, tuple(sort)
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Write the rows of the partition that this task has."""
+        """Write the rows of this task's partition."""
         number = TaskContext.get().partitionId()
         ends: list[tuple[Any, ...]] = []
         rows = samples_of(iterator)
@@ -150,9 +152,9 @@ class ShoalWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return Written(self._writer.write(number, rows), tuple(ends))
 
     def commit(self, messages: Sequence[Written | None]) -> None:
-        """Write the index, by which the dataset exists."""
-        there = (message for message in messages if message is not None)
-        written = sorted(there, key=lambda message: message.partition.partition)
+        """Write the index; the dataset exists from then on."""
+        present = (message for message in messages if message is not None)
+        written = sorted(present, key=lambda message: message.partition.partition)
         last: tuple[Any, ...] | None = None
         for message in written:
             if message.keys and last is not None and message.keys[0] < last:
@@ -161,12 +163,12 @@ class ShoalWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._writer.commit(message.partition for message in written)
 
     def abort(self, messages: Sequence[Written | None]) -> None:  # noqa: ARG002  # the interface of pyspark
-        """Remove what was written."""
+        """Remove the written shards."""
         self._writer.abort()
 
 
 def _sorted(rows: Iterable[Sample], names: Sequence[str], ends: list[tuple[Any, ...]]) -> Iterator[Sample]:
-    """Yield rows that must be sorted, and put the keys of the first and the last of them into ``ends``."""
+    """Yield rows that must be sorted, and put the keys of the first and the last row into ``ends``."""
     last: tuple[Any, ...] | None = None
     for number, row in enumerate(rows):
         try:
@@ -183,7 +185,7 @@ def _sorted(rows: Iterable[Sample], names: Sequence[str], ends: list[tuple[Any, 
 
 
 def _rank(value: Any) -> tuple[Any, ...]:
-    """Return what compares as Spark sorts: nothing first, what is no number last."""
+    """Return a key that compares as Spark sorts: None first, NaN last."""
     if value is None:
         return (0,)
     return (1, value) if value == value else (2,)  # noqa: PLR0124
@@ -216,10 +218,10 @@ def _names_of(options: Mapping[str, str], name: str) -> list[str]:
 def _json_of(options: Mapping[str, str], name: str) -> dict[str, Any]:
     text = options.get(name, "{}")
     try:
-        found = json.loads(text)
+        options_in = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        options_in = None
+    if not isinstance(options_in, dict):
         msg = f"{name} must be a JSON object, and is {text!r:.80}"
         raise UsageError(msg, hint=f"""option("{name}", '{{"compression": "zstd"}}'), for instance""")
-    return found
+    return options_in

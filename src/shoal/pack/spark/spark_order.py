@@ -1,9 +1,8 @@
-"""The order of a table's rows that has no ties, and where each shard begins in it.
+"""The order of a table's rows without ties, and the first row of each shard.
 
-Spark gives no rows to plan with: how a table lies in partitions follows from samples of it, and changes with the
-cluster. So the plan is made of what does not change, the rows in their order: by key, then by a hash of the row, then
-by all its columns. A pass over their sizes gives the row with which each shard begins, as for files
-(`shoal.pack.shards.shard_plan`).
+Spark gives no rows for a plan: partitions follow from random samples of a table, and change with the cluster. The plan
+uses the unchanging order of rows: by key, then by a hash of the row, then by all columns. A pass over row sizes finds
+the first row of each shard, as for files (`shoal.pack.shards.shard_plan`).
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ class Span:
 
 
 def check_table(df: Any, keys: Sequence[str]) -> None:
-    """Raise `UsageError` if a table cannot be sorted by these columns, and then by all others."""
+    """Raise `UsageError` if a table cannot be sorted by some columns, and then by all others."""
     names = df.columns
     if len(set(names)) < len(names):
         msg = f"several columns of the table have one name: {', '.join(names)}"
-        raise UsageError(msg, hint="df.withColumnRenamed(), or select() what is to be written")
+        raise UsageError(msg, hint="df.withColumnRenamed(), or select() columns to write")
     for key in keys:
         if key not in names:
             msg = f"the table has no column {key!r} to be sorted by"
@@ -75,7 +74,7 @@ def check_table(df: Any, keys: Sequence[str]) -> None:
 
 
 def _unordered(kind: Any) -> str:
-    """Return the type within this one that has no order; "" if there is none."""
+    """Return a type without an order inside this type; "" if there is none."""
     name: str = kind.typeName()
     if name in ("map", "variant", "udt", "interval"):
         return name
@@ -85,7 +84,7 @@ def _unordered(kind: Any) -> str:
 
 
 def ordered_table(df: Any, keys: Sequence[str], format_name: str, num_partitions: int | None) -> Any:
-    """Return the table in an order that has no ties, with the size and the hash of each row."""
+    """Return the table in an order without ties, with the size and the hash of each row."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # as everywhere
 
     is_tar = format_name.partition(".")[0] == "tar"
@@ -93,7 +92,7 @@ def ordered_table(df: Any, keys: Sequence[str], format_name: str, num_partitions
     sized = df.withColumns({_BYTES: sum(sizes[1:], sizes[0]), _HASH: F.xxhash64(*map(_column(F), df.columns))})
     by = [_column(F)(key) for key in keys]
     ranges = sized.repartitionByRange(*([num_partitions] if num_partitions else []), *by, F.col(_HASH))
-    # Collations and the like may call values equal that are not the same.
+    # Collations may call different values equal.
     rest = [_column(F)(field.name).cast("binary") if field.dataType.typeName() == "string" else _column(F)(field.name)
             for field in df.schema]  # fmt: skip
     return ranges.sortWithinPartitions(*by, F.col(_HASH), *rest)
@@ -122,12 +121,12 @@ def sizes_of(ordered: Any) -> Sizes:
     """Return the sizes of a table in order."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    found = ordered.groupBy(F.spark_partition_id().alias("partition")).agg(
+    sums = ordered.groupBy(F.spark_partition_id().alias("partition")).agg(
         F.count("*").alias("rows"),
         F.sum(_BYTES).alias("bytes"),
         F.sum(F.col(_HASH).cast("decimal(38,0)")).alias("hash"),
     )
-    by_number = {row["partition"]: row for row in found.collect()}
+    by_number = {row["partition"]: row for row in sums.collect()}
     rows = [by_number.get(number) for number in range(max(by_number, default=-1) + 1)]
     return Sizes(
         [int(row["rows"]) if row else 0 for row in rows],
@@ -137,16 +136,16 @@ def sizes_of(ordered: Any) -> Sizes:
 
 
 def spans_of(ordered: Any, sizes: Sizes, shard_bytes: int) -> list[Span]:
-    """Return which rows of each partition belong to which shard: that in whose share of the bytes they begin."""
+    """Return the rows of each partition for each shard; a row belongs to the share of bytes in which it begins."""
     num_shards = max(1, min(sizes.total_rows, -(-sizes.total_bytes // shard_bytes)))
     befores = list(accumulate(sizes.num_bytes, initial=0))
     find = _FindSpans(befores, sizes.total_bytes, num_shards)
-    found = ordered.select(_BYTES).mapInArrow(find, ", ".join(f"{name} long" for name in _SPAN))
-    return sorted((Span(*map(int, row)) for row in found.collect()), key=lambda span: (span.partition, span.first))
+    spans = ordered.select(_BYTES).mapInArrow(find, ", ".join(f"{name} long" for name in _SPAN))
+    return sorted((Span(*map(int, row)) for row in spans.collect()), key=lambda span: (span.partition, span.first))
 
 
 class _FindSpans:
-    """Function of a task; ``befores`` are the bytes of all rows before each partition."""
+    """Function of a task; ``befores`` has the bytes of all rows before each partition."""
 
     def __init__(self, befores: Sequence[int], total: int, num_shards: int) -> None:
         self._befores, self._total, self._num_shards = befores, total, num_shards
@@ -173,7 +172,7 @@ def spans_of_partition(
     """
     ends = before + np.cumsum(num_bytes)
     begins = ends - num_bytes
-    # A row belongs to the last share that begins at or before it. Shares begin at whole bytes, as in `plan_shards`.
+    # A row belongs to the last share that does not begin behind it. Shares begin at whole bytes, as in `plan_shards`.
     first = int(begins[0]) * num_shards // max(1, total)
     last = int(begins[-1]) * num_shards // max(1, total)
     shards = np.arange(max(0, first), min(num_shards - 1, last + 1) + 1)
@@ -191,5 +190,5 @@ def _batch(spans: NDArray[np.int64]) -> Any:
 
 
 def plain_rows(ordered: Any) -> Any:
-    """Return a table in order without the columns that were added to it."""
+    """Return an ordered table without the added columns."""
     return ordered.drop(_BYTES, _HASH)

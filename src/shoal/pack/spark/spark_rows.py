@@ -28,7 +28,7 @@ _ROWS_AT_ONCE = 256
 
 
 def arrow_schema_of(schema: Any) -> Any:
-    """Return the schema of pyarrow for one of Spark; moments are in UTC, whatever the time zone of the session."""
+    """Return the pyarrow schema of a Spark schema; times are in UTC, in any time zone of the session."""
     arrow_library("a table of Spark")
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  # optional
 
@@ -36,11 +36,7 @@ def arrow_schema_of(schema: Any) -> Any:
 
 
 def types_of(schema: Any, format_name: str) -> dict[str, Any]:
-    """Return the options with which all shards of a format have the types of a schema of Spark.
-
-    Tables take a schema of pyarrow, MDS an encoding for each column: ``int``, ``float64``, ``str``, ``bytes``, and
-    ``json`` for what is none of these. Other formats need none.
-    """
+    """Return format options with the types of a Spark schema: a pyarrow schema for tables, encodings for MDS."""
     plain = format_name.partition(".")[0]
     if plain in TABLE_FORMATS:
         return {"schema": arrow_schema_of(schema)}
@@ -56,7 +52,7 @@ def samples_of(batches: Iterable[Any]) -> Iterator[Sample]:
 
 
 def schema_of_dataset(opened: Opened, reader: PartitionReader) -> Any:
-    """Return the schema of Spark for a dataset: that of its tables, or else of its first samples."""
+    """Return the Spark schema of a dataset's tables, or else of its first samples."""
     arrow_library("a table of Spark")
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  # optional
 
@@ -67,10 +63,10 @@ def schema_of_dataset(opened: Opened, reader: PartitionReader) -> Any:
     return from_arrow_schema(schema)
 
 
-def batches_of(samples: Iterable[Sample], schema: Any, *, is_whole: bool) -> Iterator[Any]:
-    """Yield samples as record batches of a schema of pyarrow; unless that ``is_whole``, other fields are left out."""
+def batches_of(samples: Iterable[Sample], schema: Any, *, has_all_fields: bool) -> Iterator[Any]:
+    """Yield samples as record batches of a pyarrow schema; if it lacks fields, they are left out."""
     rest = iter(samples)
     while rows := list(islice(rest, _ROWS_AT_ONCE)):
-        if not is_whole:
+        if not has_all_fields:
             rows = [{name: row[name] for name in schema.names if name in row} for row in rows]
         yield from table_of_rows(rows, schema, format_name="Spark").to_batches()

@@ -29,8 +29,7 @@ from shoal.pack.shards.shard_sizes import shard_sizing
 from shoal.pack.shards.shard_writer import Shard
 from shoal.pack.spark.spark_order import Sizes, Span, check_table, ordered_table, plain_rows, sizes_of, spans_of
 from shoal.pack.spark.spark_rows import samples_of, types_of
-from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
-from shoal.pack.spark.spark_tasks import counting
+from shoal.pack.spark.spark_tasks import context_of, counting, noting_errors, own_errors
 
 _ROW, _SHARD = "__shoal_row", "__shoal_shard"
 _SPAN = ("__shoal_partition", "__shoal_first", "__shoal_stop")
@@ -56,25 +55,24 @@ def write(
 ) -> PackSummary:
     """Write a table of Spark as shards of equal size, sorted by a key, and commit them with one index.
 
-    Names and bytes of the shards follow from the rows and the arguments alone, not from how the table lies in
-    partitions, the number of executors, or attempts. Rows of equal keys come in the order of a hash of theirs. If the
-    driver dies, the same call makes only what is missing.
+    The rows and the arguments alone decide names and bytes of the shards; partitions, executors and attempts have no
+    influence. A hash orders rows of equal keys. If the driver dies, the same call makes only missing shards.
 
-    The table is computed once and kept on the disks of the executors while it is written; rows are shuffled twice.
+    The table is computed once and kept on the disks of the executors during the call; rows are shuffled twice.
 
     Parameters
     ----------
     df
-        A `pyspark.sql.DataFrame` without maps, variants and types of the user, which Spark cannot order.
+        A `pyspark.sql.DataFrame` without maps, variants and user-defined types, which Spark cannot order.
     url, format, columns, prefix, extent_bytes, options, storage_options
         As for `shoal.pack.Writer`. Columns of tables and MDS have the types of ``df``.
     key
-        The column, or columns, by which the rows are sorted; ascending, and nulls first.
+        The sort column, or columns; ascending, and nulls first.
     shard_bytes
-        Approximate bytes of the rows of a shard at most, before compression; shards are cut evenly, so that no small
-        one is left. None for the rule of `shard_sizing` for ``num_readers`` readers.
+        Approximate upper limit for the rows of a shard, before compression; shards are cut evenly, so none is small.
+        None for the rule of `shard_sizing` for ``num_readers`` readers.
     num_partitions
-        Partitions in which the table is sorted; None leaves it to Spark. It has no influence on the result.
+        Partitions of the sorted table; None leaves it to Spark. It has no influence on the result.
     progress
         Called with the number of finished shards and the total.
 
@@ -88,7 +86,7 @@ def write(
     UsageError
         The destination already holds something else, the table has no such column, or the format cannot hold a row.
     StorageError
-        A shard cannot be written, as often as Spark tried.
+        A shard cannot be written, in all attempts of Spark.
     WorkerError
         Spark gave up for another reason.
     """
@@ -96,9 +94,8 @@ def write(
     keys = [key] if isinstance(key, str) else list(key)
     check_table(df, keys)
     check_prefix(prefix)
-    given = dict(options or {})
     shard = Shard(
-        "", format, {**types_of(df.schema, format), **given}, as_columns(columns),
+        "", format, {**types_of(df.schema, format), **(options or {})}, as_columns(columns),
         parse_bytes(extent_bytes, "extent_bytes"),
     )  # fmt: skip
     suffix = encoder_named(format, **shard.options).suffix
@@ -112,9 +109,9 @@ def write(
         if shard_bytes is None:
             shard_bytes = shard_sizing(sizes.total_bytes, num_readers=num_readers).shard_bytes
         num_bytes = parse_bytes(shard_bytes, "shard_bytes")
-        asked = _asked(df, keys, sizes, shard, num_bytes, prefix, given)
-        out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-        finished = out.begin(suffix=suffix, asked=asked, shared=True)
+        settings = _settings(df, keys, sizes, shard, num_bytes, prefix, options or {})
+        out = Output(url, plan=plan_of(settings), storage_options=storage_options)
+        finished = out.begin(suffix=suffix, asked=settings, shared=True)
         out.release()
         if finished is not None:
             return PackJob(out, finished).finish()
@@ -132,19 +129,19 @@ def write(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedUnits(Units):
-    """Units whose rows come through a shuffle of Spark, and not from a table of inputs."""
+    """Units whose rows come through a shuffle of Spark."""
 
     spans: Sequence[Span]
 
     def samples(self, number: int) -> tuple[()]:  # noqa: ARG002  # of any unit
-        """Return no rows: a task gets them from Spark."""
+        """Return no rows: Spark hands them to a task."""
         return ()
 
 
-def _asked(
+def _settings(
     df: Any, keys: list[str], sizes: Sizes, shard: Shard, shard_bytes: int, prefix: str, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all that the shards follow from, so that an unfinished packing can be recognised."""
+    """Return all settings that decide the shards, to recognise an unfinished packing."""
     return {
         "spark": 1,
         "rows": sizes.rows_hash,
@@ -159,7 +156,7 @@ def _asked(
 
 
 def _units(spans: Sequence[Span], common: Shard, prefix: str, suffix: str) -> SortedUnits:
-    # A row larger than a shard leaves shares of the bytes in which no row begins.
+    # A row larger than a shard leaves shares of the bytes without a row.
     numbers = {share: number for number, share in enumerate(sorted({span.shard for span in spans}))}
     spans = [replace(span, shard=numbers[span.shard]) for span in spans]
     num_rows, num_bytes = np.zeros((2, len(numbers)), dtype=np.int64)
@@ -172,7 +169,7 @@ def _units(spans: Sequence[Span], common: Shard, prefix: str, suffix: str) -> So
 
 @contextmanager
 def _rows_at_once(session: Any, num_rows: int) -> Iterator[None]:
-    """Let Spark hand rows to Python a few MiB at a time: by default it is 10,000, whatever their size."""
+    """Let Spark hand rows to Python a few MiB at a time: by default 10,000 rows of any size."""
     known = session.conf.get(_BATCH_ROWS)
     session.conf.set(_BATCH_ROWS, str(min(num_rows, int(known)) if int(known) > 0 else num_rows))
     try:
@@ -185,8 +182,8 @@ def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int],
     """Bring the rows of each missing shard into one task, and make the shards."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    wanted, session = set(missing), ordered.sparkSession
-    spans = [(span.shard, span.partition, span.first, span.stop) for span in units.spans if span.shard in wanted]
+    shards, session = set(missing), ordered.sparkSession
+    spans = [(span.shard, span.partition, span.first, span.stop) for span in units.spans if span.shard in shards]
     with counting(session.sparkContext, len(units), missing, progress) as finished, own_errors():
         where = session.createDataFrame(spans, ", ".join(f"{name} long" for name in (_SHARD, *_SPAN)))
         rows = plain_rows(ordered).withColumn(_ROW, F.monotonically_increasing_id())
@@ -194,13 +191,13 @@ def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int],
         is_in_span = F.shiftright(_ROW, _ROW_BITS) == F.col(_SPAN[0])
         is_in_span &= (number >= F.col(_SPAN[1])) & (number < F.col(_SPAN[2]))
         placed = rows.join(F.broadcast(where), is_in_span).drop(*_SPAN)
-        # By a hash: a task may get several shards, and others none. For ranges Spark would compute a sample first.
+        # By a hash: a task may get several shards, or none. For ranges Spark would compute a sample first.
         by_shard = placed.repartition(len(missing), _SHARD).sortWithinPartitions(_SHARD, _ROW)
         by_shard.mapInArrow(_PackShards(out, replace(units, spans=()), finished), "shard long").collect()
 
 
 class _PackShards:
-    """Function of a task: makes the shards whose rows it gets, one after the other."""
+    """Function of a task: makes the shards of its rows, one after the other."""
 
     def __init__(self, out: Output, units: SortedUnits, finished: Any) -> None:
         self._out, self._units, self._finished = out, units, finished
