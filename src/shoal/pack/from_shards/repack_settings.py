@@ -39,8 +39,7 @@ from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.choosing.index_columns import words_of_column
-from shoal.stream.index_columns import column_of
+from shoal.stream.choosing.index_columns import column_of, words_of_column
 from shoal.stream.iterating.iterator_specs import WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
