@@ -310,15 +310,15 @@ def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(
     large: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large.stream.opened.store, "reads_ahead", False)
-    read, collect, collected = LocalStore.read_range, threading.Event(), threading.Event()
+    fill, collect, collected = LocalStore.fill, threading.Event(), threading.Event()
 
-    def collecting(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:
+    def collecting(self: LocalStore, path: str, first_byte: int, buffer: memoryview) -> None:
         if first_byte and collect.wait(10):  # not the first chunk, which the consumer waits for
             gc.collect()
             collected.set()
-        return read(self, path, first_byte, end_byte)
+        fill(self, path, first_byte, buffer)
 
-    monkeypatch.setattr(LocalStore, "read_range", collecting)
+    monkeypatch.setattr(LocalStore, "fill", collecting)
     gc.disable()
     try:
         holder: list[Any] = [iter(large)]
