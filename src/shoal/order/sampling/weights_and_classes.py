@@ -188,7 +188,7 @@ class ByClass:
 
     @staticmethod
     def limited(classes: NDArray[Any], sizes: NDArray[np.int64], limit: int) -> ByClass:
-        """Return the rule by which an epoch has at most ``limit`` samples of each class, and none twice."""
+        """Return the rule for at most ``limit`` samples of each class in an epoch, and none twice."""
         return ByClass(classes, sizes, int(np.minimum(sizes, limit).sum()), limit)
 
     def __post_init__(self) -> None:
@@ -246,7 +246,7 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
     largest = weights.max(initial=0)
     if not (weights.min(initial=0) >= 0 and np.isfinite(largest)):
         bad = int(np.argmin((weights >= 0) & np.isfinite(weights)))
-        msg = f"weights are finite and not negative; sample {bad} of those that take part has {weights[bad]}"
+        msg = f"weights are finite and not negative; participating sample {bad} has {weights[bad]}"
         raise UsageError(msg)
     if not largest:
         msg = f"all {len(weights)} weights are 0"

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.errors import StateError
-from shoal.order.states.forms import Form, MisfitError, shown
+from shoal.figures import shown
+from shoal.order.states.forms import Form, MisfitError
 from shoal.order.states.state_fields import KINDS, Kind
 
 _MOST_PARTS = 10_000  # of a checkpoint that are searched

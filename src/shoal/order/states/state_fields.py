@@ -5,6 +5,7 @@ Fields that a newer shoal may add to an order are accepted as any JSON value; co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.order.seeds import MAX_SEED
@@ -152,7 +153,15 @@ _MIXED = {
 }
 
 
-ORDER = Switch("name", lambda: {"mix": MIXTURE, "window": WINDOW, "growing": GROWING}, OTHER_ORDER)
+def _order_forms() -> Mapping[str, Fields]:
+    return {"mix": MIXTURE, "window": WINDOW, "growing": GROWING}
+
+
+def _source_forms() -> Mapping[str, Fields]:
+    return {"mix": NESTED}
+
+
+ORDER = Switch("name", _order_forms, OTHER_ORDER)
 SOURCE = Fields(
     {
         "index": Field(_TEXT, "fingerprint of the dataset"),
@@ -161,7 +170,7 @@ SOURCE = Fields(
     },
     title="a source",
 )
-_SOURCES = {"sources": Field(ByName(Switch("name", lambda: {"mix": NESTED}, SOURCE)), "sources by name")}
+_SOURCES = {"sources": Field(ByName(Switch("name", _source_forms, SOURCE)), "sources by name")}
 NESTED = Fields({**_MIXED, **_SOURCES, "seed": Field(_SEED, "seed of the choice")}, title="a nested mixture")
 MIXTURE = Fields({**_MIXED, **_SOURCES, **_POSITIONS, **_PACKED}, others=_NUMBER, title="a mixture")
 
