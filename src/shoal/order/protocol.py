@@ -241,10 +241,7 @@ class Adopting(Protocol):
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return where the run that saved a checkpoint goes on; None for other values.
 
-        Raises
-        ------
-        StateError
-            The library saved the checkpoint, but with another seed or order.
+        Raises `StateError` if the library saved the checkpoint, but with another seed or order.
         """
 
 

@@ -114,10 +114,7 @@ def predicted_variance_ratio(
     float
         Takes O(num_chunks), and O(b / chunks) for a window.
 
-    Raises
-    ------
-    UsageError
-        The batch does not fit, or the order is of another kind.
+    Raises `UsageError` if the batch does not fit, or the order is of another kind.
 
     Examples
     --------

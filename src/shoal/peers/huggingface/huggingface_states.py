@@ -77,10 +77,7 @@ def delivered(stream: Mapping[str, Any]) -> int:
 def arrived(stream: Mapping[str, Any], parts: list[NDArray[np.int64]], shard_samples: NDArray[np.int64]) -> int:
     """Return the samples of lists of shards in turn that had arrived at the buffer.
 
-    Raises
-    ------
-    StateError
-        The state has other shards.
+    Raises `StateError` if the state has other shards.
     """
     stream, counted = _innermost(stream), 0
     states = stream.get("previous_states", [stream])

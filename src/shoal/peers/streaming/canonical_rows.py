@@ -53,10 +53,7 @@ class Rows:
         A shorter row repeats its last sample; rows that nodes share are filled up, and so are the samples of a node
         that its ranks do not divide.
 
-        Raises
-        ------
-        UsageError
-            There are too few samples; the original has no repeats for them either.
+        Raises `UsageError` if there are too few samples; the original has no repeats for them either.
         """
         length = -(-num_samples // num_rows)
         ratio = num_nodes // num_rows if num_rows < num_nodes else 1

@@ -53,10 +53,7 @@ class BatchShape(NamedTuple):
 def portions(proportions: NDArray[np.float64], global_batch: int) -> NDArray[np.int64]:
     """Return the samples of each stream in a stratified global batch: the whole part of its share, or one more.
 
-    Raises
-    ------
-    UsageError
-        A stream has no sample in a batch.
+    Raises `UsageError` if a stream has no sample in a batch.
     """
     counts = np.array([int(part * global_batch) for part in proportions])
     lacking = global_batch - int(counts.sum())

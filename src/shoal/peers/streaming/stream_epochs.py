@@ -25,10 +25,7 @@ from shoal.peers.streaming.streaming_shuffles import Ids
 class StreamEpochs:
     """The streams of a dataset.
 
-    Raises
-    ------
-    UsageError
-        Streams do not have every shard of the dataset once, or one has no samples.
+    Raises `UsageError` if streams do not have every shard of the dataset once, or one has no samples.
     """
 
     def __init__(

@@ -50,10 +50,7 @@ def stream_shares(streams: Any) -> tuple[StreamShare, ...]:
     >>> stream_shares([{"shards": 12, "proportion": 0.25}, {"shards": 4, "proportion": 0.75}])[1].weight
     'proportion'
 
-    Raises
-    ------
-    UsageError
-        One has no number of shards or more than one weight, or some have a proportion and some do not.
+    Raises `UsageError` if a stream has no number of shards or several weights, or if only some have a proportion.
     """
     if not isinstance(streams, Sequence) or isinstance(streams, str) or not streams:
         msg = f"streams= takes a list with a mapping for each stream; got {streams!r:.100}"
@@ -85,10 +82,7 @@ def _share(stream: Any) -> StreamShare:
 def shards_of(shares: Sequence[StreamShare], num_shards: int) -> list[NDArray[np.int64]]:
     """Return the shards of each stream of a dataset, whose shards are each in one stream.
 
-    Raises
-    ------
-    UsageError
-        A shard is in no stream, or in several.
+    Raises `UsageError` if a shard is in no stream, or in several.
     """
     of_streams, after = [], 0
     for share in shares:
@@ -122,10 +116,7 @@ def whole_epoch(size: Any) -> int:
 def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_size: int | None, seed: int) -> Amounts:
     """Return the samples that each stream contributes to an epoch; the seed distributes the rest of the rounding.
 
-    Raises
-    ------
-    UsageError
-        There is an epoch size beside counts of samples, or no stream contributes any.
+    Raises `UsageError` if there is an epoch size beside counts of samples, or no stream contributes any.
     """
     is_relative = shares[0].weight == "proportion"
     if is_relative or (epoch_size and not any(share.weight for share in shares)):

@@ -118,10 +118,7 @@ class TorchRandom:
         The latter is ``{"generator": state, "yielded": samples}`` with the result of ``get_state()`` at the start of
         the epoch. It contains the seed, whose numbers are searched for the state, at 3 ns each.
 
-        Raises
-        ------
-        StateError
-            The state cannot be used, or is not among the first 2^33 words of its seed.
+        Raises `StateError` if the state cannot be used, or is not among the first 2^33 words of its seed.
         """
         saved = saved_sampler(checkpoint)
         if saved is None:

@@ -32,10 +32,7 @@ class SavedSampler(NamedTuple):
 def saved_sampler(checkpoint: Mapping[str, Any]) -> SavedSampler | None:
     """Return the sampler in a state of a ``StatefulDataLoader``, or in ``{"generator": ..., "yielded": ...}``.
 
-    Raises
-    ------
-    StateError
-        The state does not tell how many samples were delivered, or has another form.
+    Raises `StateError` if the state does not tell how many samples were delivered, or has another form.
     """
     sampler = next(_samplers(checkpoint), None)
     if sampler is None:
