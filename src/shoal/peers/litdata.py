@@ -138,7 +138,7 @@ class LitData:
 
 
 class _ChunkLine:
-    """All chunks of an epoch in random order; a point on the line is a place in one of them."""
+    """All chunks of an epoch in random order; a point on the line is a place in a chunk."""
 
     def __init__(self, chunk_samples: NDArray[np.int64], seed: int, epoch: int, window: int) -> None:
         self.first_id = chunk_starts(chunk_samples)

@@ -2,7 +2,7 @@
 
 `SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
 at a time, and its length may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` the
-schedule of all of them, whose positions are counted from epoch 0 on.
+schedule of all epochs, whose positions are counted from epoch 0 on.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Schedule(CountedSources, Protocol):
 
 
 class OneEpoch:
-    """An epoch of sources by name, with ``weights`` that hold until one of them is used up.
+    """An epoch of sources by name, with ``weights`` that hold until a source is used up.
 
     If ``ranks`` is above 1, rank ``r`` had every ``ranks``-th position, from position ``r`` on.
     """

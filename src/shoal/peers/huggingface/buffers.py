@@ -30,7 +30,7 @@ class ShuffleBuffer(Protocol):
         """Return the first number as which a sample may leave."""
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left, right after a sample left, by arrivals."""
+        """Return the fewest and the most samples that can have left, just after one left and ``arrived`` came."""
 
 
 class ReservoirBuffer:
@@ -126,7 +126,7 @@ class BlockBuffer:
             parts.append(self._recent[first - self._recent_first : end - self._recent_first])
             first = min(recent_end, end)
         if first < end:
-            flush, last = self._flushes.that_emits(first), self._flushes.that_emits(end - 1)
+            flush, last = self._flushes.flush_of(first), self._flushes.flush_of(end - 1)
             if flush != self._flush:
                 self._seek(flush)
             self._recent_first = int(self._flushes.begins(flush))
@@ -142,7 +142,7 @@ class BlockBuffer:
         """Return the fewest and the most samples that may have left: a flush lets its samples leave one by one."""
         if not arrived:
             return 0, 0
-        flush = self._flushes.that_happens_at(arrived)
+        flush = self._flushes.flush_at(arrived)
         return int(self._flushes.begins(flush)) + 1, int(self._flushes.begins(flush + 1))
 
     def _seek(self, flush: int) -> None:
@@ -248,11 +248,11 @@ class Flushes:
         """Return the number of samples that the last flush kept."""
         return int(self.ends(flush - 1) - self.begins(flush))
 
-    def that_happens_at(self, arrived: int) -> int:
+    def flush_at(self, arrived: int) -> int:
         """Return the first flush when ``arrived`` samples have arrived, or later."""
-        return self.that_emits(arrived - 1 - self._keep)
+        return self.flush_of(arrived - 1 - self._keep)
 
-    def that_emits(self, number: int) -> int:
+    def flush_of(self, number: int) -> int:
         """Return the flush that lets the sample with a number leave."""
         # Flush f lets the samples up to ends(f) - keep leave: the first that ends after number + keep, or the last.
         reached = number + self._keep

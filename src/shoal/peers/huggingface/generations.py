@@ -1,7 +1,7 @@
 """Shards and random numbers of each worker: they differ between releases of ``datasets``.
 
 =========  =================================================================================================
-release    what differs
+release    difference
 =========  =================================================================================================
 to 4.3     epoch ``e`` has a generator of its own, made from the seed and ``e``; all workers use the same one
 4.4, 4.5   each worker of a ``DataLoader`` has a generator of its own

@@ -247,7 +247,7 @@ class OneStream(PeerEpoch):
         return self._stream.ids(start, stop)
 
     def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each sample id; it goes through the epoch from the earliest of them."""
+        """Return the position of each sample id; a scan of the epoch from the earliest one."""
         return self._stream.numbers(ids)
 
     def first_of_step(self, step: int) -> int:

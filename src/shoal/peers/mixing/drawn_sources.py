@@ -65,7 +65,7 @@ class DrawnSources(ABC):
     Parameters
     ----------
     lengths
-        Samples of each source, none of them 0.
+        Samples of each source, above 0.
     generator
         Generator of numbers in [0, 1), before its first number.
     """
@@ -141,7 +141,7 @@ class DrawnSources(ABC):
         emitted = self._emitted(np.random.Generator(bits).random(BLOCK), before.drawn)
         if number + 1 == len(self._checkpoints):
             position = before.position + len(emitted.sources)
-            # If another thread was faster, its checkpoint is the same, and those behind it stay.
+            # If another thread was faster, its checkpoint is equal, and later ones stay.
             self._checkpoints[number + 1 : number + 2] = [
                 _Checkpoint(position, emitted.drawn, bits.state, emitted.is_end)
             ]
