@@ -32,7 +32,8 @@ class MersenneWords:
     def __init__(self, key: Any, position: int) -> None:
         self._bits = np.random.MT19937(0)
         self._rng = np.random.Generator(self._bits)
-        self._bits.state = _state(key, position)
+        words = np.asarray(key, dtype=np.uint32)
+        self._bits.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": position}}
         self._at = 0
         self._marks = [self._bits.state]
 
@@ -110,8 +111,3 @@ def words_passed(seed: int, key: NDArray[np.uint32], position: int, most: int = 
             if np.array_equal(blocks[block], state_words):
                 return int(first + block * KEY_WORDS + position)
     return None
-
-
-def _state(key: Any, position: int) -> Any:
-    words = np.asarray(key, dtype=np.uint32)
-    return {"bit_generator": "MT19937", "state": {"key": words, "pos": position}}
