@@ -13,7 +13,7 @@ from shoal.order import partition as partitions
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import WithoutGaps, left_beside
 from shoal.order.protocol import BoundOrder
-from shoal.order.states.deals import Deal, settled, still_told, taken_by
+from shoal.order.states.deals import Deal, needed_deals, settled, taken_by
 from shoal.orders import Buffer, Full, Window
 
 NUM_SAMPLES = 610
@@ -68,7 +68,7 @@ def test_a_deal_lies_on_what_those_before_it_have_left(order: BoundOrder, sizes:
         left = sorted(place for share, count in zip(every, counts, strict=True) for place in share[count:])
         deal = Deal(1, begin, global_batch, world_size, counts)
         assert Deal.from_dict(json.loads(json.dumps(deal.to_dict()))) == deal
-        deals, begin = still_told(settled([*deals, deal], order))
+        deals, begin = needed_deals(settled([*deals, deal], order))
     taken = taken_by(settled(deals, order))
     assert [place for place in range(begin, NUM_SAMPLES) if place not in set(taken.tolist())] == left
 

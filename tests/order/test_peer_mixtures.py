@@ -119,7 +119,7 @@ def test_later_epochs_draw_by_their_number_or_like_the_first() -> None:
         (lambda: Interleave([0.5, float("nan")]), "a probability from 0 on"),
         (lambda: RandomMix(cast("Any", "ab")), "a probability from 0 on for each source; got 'ab'"),
         (lambda: RandomMix([]), "a probability from 0 on"),
-        (lambda: Interleave(world_size=0), "world_size is that of a run, from 1 on; got 0"),
+        (lambda: Interleave(world_size=0), "world_size is a number of ranks, from 1 to 2**24 - 1; got 0"),
         (lambda: Concatenate(world_size=cast("Any", 1.5)), "world_size must be an integer"),
         (lambda: Interleave([0.5]).settled(["a", "b"]), "Interleave has 1 probabilities for 2 sources"),
         (lambda: Interleave([0.5, 0.4]).settled(["a", "b"]), "must have a sum of 1; got 0.9"),

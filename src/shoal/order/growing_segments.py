@@ -108,7 +108,7 @@ class SegmentsInTurn:
     Parameters
     ----------
     first_samples, first_chunks
-        Samples and chunks before each segment, then those of all; shape (num_segments + 1,). A segment may be empty.
+        Samples and chunks before each segment, then in all; shape (num_segments + 1,). A segment may be empty.
     order_of
         Binds the order of a segment, given by number, over its own samples and chunks, which count from 0.
     parameters

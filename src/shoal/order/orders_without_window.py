@@ -24,6 +24,7 @@ Face ``datasets`` up to 5.0 have related buffers, but not identical ones.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,10 +88,10 @@ class Full:
         return FullEpoch(check_chunk_samples(chunk_samples), key(check_seed(seed), check_epoch(epoch), "full"))
 
 
-class SequentialEpoch:
-    """The storage order of one epoch."""
+class _ListedEpoch(ABC):
+    """An epoch that computes ids directly, and looks up their chunks."""
 
-    version = Sequential.version
+    version = 1
     parameters: ClassVar[dict[str, int]] = {}
     num_canonical_nodes = 1
     span = _SPAN
@@ -99,42 +100,39 @@ class SequentialEpoch:
         self._chunk_first_id = chunk_starts(chunk_samples)
         self.num_samples = int(self._chunk_first_id[-1])
 
+    @abstractmethod
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the positions themselves."""
-        return np.arange(*as_span(start, stop, self.num_samples), dtype=np.int64)
+        """Return the sample ids at positions ``[start, stop)``."""
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at positions ``[start, stop)`` and the chunk of each."""
         ids = self.ids(start, stop)
         return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
+
+
+class SequentialEpoch(_ListedEpoch):
+    """The storage order of one epoch."""
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the positions themselves."""
+        return np.arange(*as_span(start, stop, self.num_samples), dtype=np.int64)
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the ids themselves."""
         return as_ids(ids, self.num_samples).copy()
 
 
-class FullEpoch:
+class FullEpoch(_ListedEpoch):
     """The full permutation of one epoch."""
 
-    version = Full.version
-    parameters: ClassVar[dict[str, int]] = {}
-    num_canonical_nodes = 1
-    span = _SPAN
-
     def __init__(self, chunk_samples: NDArray[np.int64], epoch_key: int) -> None:
+        super().__init__(chunk_samples)
         self._key = epoch_key
-        self._chunk_first_id = chunk_starts(chunk_samples)
-        self.num_samples = int(self._chunk_first_id[-1])
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the ids at positions ``[start, stop)``; O(1) memory beyond them."""
         first, end = as_span(start, stop, self.num_samples)
         return permute(np.arange(first, end), self.num_samples, self._key)
-
-    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
-        ids = self.ids(start, stop)
-        return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the position of each id; O(1) each."""

@@ -279,7 +279,7 @@ def dealing_order(
 
 
 def check_world_size(world_size: int) -> None:
-    """Raise `UsageError` unless a run can have so many ranks."""
+    """Raise `UsageError` unless a run can have this many ranks."""
     if world_size < 1:
         raise UsageError(f"world_size must be at least 1; got {world_size}")
     if world_size > MOST_RANKS:
@@ -288,7 +288,7 @@ def check_world_size(world_size: int) -> None:
 
 
 def check_rank(rank: int, world_size: int) -> None:
-    """Raise `UsageError` unless ``0 <= rank < world_size``, and a run can have so many ranks."""
+    """Raise `UsageError` unless ``0 <= rank < world_size``, and a run can have this many ranks."""
     check_world_size(world_size)
     if not 0 <= rank < world_size:
         msg = f"rank must be from 0 to world_size - 1 = {world_size - 1}; got rank={rank}"

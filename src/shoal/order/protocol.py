@@ -116,7 +116,7 @@ class Changing(Protocol):
 
 @runtime_checkable
 class Repeating(Protocol):
-    """A bound order in which a sample may have several positions; `positions` gives the first of them."""
+    """A bound order in which a sample may have several positions; `positions` returns the first one."""
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
         """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
@@ -239,12 +239,9 @@ class Adopting(Protocol):
     """An order of another library that understands the library's own checkpoints."""
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return where the run that saved a checkpoint goes on; None for other values.
+        """Return the start of the run that saved a checkpoint; None for other values.
 
-        Raises
-        ------
-        StateError
-            The library saved the checkpoint, but with another seed or order.
+        Raises `StateError` if the library saved the checkpoint, but with another seed or order.
         """
 
 
@@ -291,7 +288,7 @@ def as_within(name: str, value: object, least: int, most: int, *, hint: str = ""
 
 
 def check_counts(order: Any, **least: int) -> None:
-    """Convert arguments of a dataclass to ints from these values on, or raise `UsageError`; None stays if it may."""
+    """Convert arguments of a dataclass to ints from these values on, or raise `UsageError`; a default of None stays."""
     for field in fields(order):
         value = getattr(order, field.name)
         if field.name in least and not (value is None and field.default is None):

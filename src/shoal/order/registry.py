@@ -65,10 +65,7 @@ def order_of_text(text: str) -> Order:
     >>> order_of_text("grain-shuffle(world_size=8)")
     GrainShuffle(world_size=8, parity=False)
 
-    Raises
-    ------
-    UsageError
-        The text does not describe an order, or `named_order` refuses it.
+    Raises `UsageError` if the text does not describe an order, or `named_order` refuses it.
     """
     match = _DESCRIPTION.fullmatch(text)
     try:

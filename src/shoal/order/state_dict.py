@@ -176,7 +176,7 @@ def _deals(fields: Mapping[str, Any]) -> tuple[Deal, ...]:
     try:
         return tuple(Deal.from_dict(deal) for deal in fields.get("refill", ()))
     except (TypeError, ValueError) as error:
-        raise StateError(f"the state does not say what ranks have taken: {shown(error)}", hint=_CHANGED) from None
+        raise StateError(f"the progress of ranks in the state is invalid: {shown(error)}", hint=_CHANGED) from None
 
 
 def _other_packing(saved: Any, ours: Any) -> StateError:

@@ -1,7 +1,7 @@
 """The shuffles of Grain: of a whole dataset, and inside windows of consecutive samples.
 
-Both permute positions with a cipher of four rounds on blocks of an even number of bits, at least 16, which is applied
-until the result is in range. So any position is found in O(1), as in Grain itself.
+Both permute positions by a cipher of four rounds on blocks of an even number of bits, at least 16. It is applied
+until the result is in range, so any position is found in O(1), as in Grain itself.
 
 Two of Grain's traits are kept only with ``parity=True``. Its blocks are too small for a dataset of ``2**(2 * k) + 1``
 samples (k from 8): one sample comes twice, and another one never. And its windows run on over the borders of epochs,
@@ -17,7 +17,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.protocol import (
     Moved,
-    as_whole,
     check_chunk_samples,
+    check_counts,
     check_flags,
     check_streams,
 )
@@ -52,7 +52,7 @@ class GrainShuffle:
         Ranks that each take one of ``world_size`` samples, as ``ds[rank::world_size]`` does; at another world size the
         global batches are the same.
     parity
-        Repeat what Grain repeats.
+        True to repeat the samples that Grain repeats.
 
     Examples
     --------
@@ -68,14 +68,14 @@ class GrainShuffle:
     parity: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "world_size", _at_least_one("world_size", self.world_size))
+        check_counts(self, world_size=1)
         check_flags(self)
         check_streams(world_size=self.world_size)
 
     @property
     def parameters(self) -> dict[str, int | bool]:
         """Parameters of this order that a state keeps."""
-        return {"world_size": self.world_size, "parity": self.parity}
+        return asdict(self)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> GrainEpoch:
         """Return the order of one epoch; O(num_chunks) time and memory."""
@@ -87,7 +87,7 @@ class GrainShuffle:
 
 @dataclass(frozen=True, slots=True)
 class GrainWindowShuffle:
-    """``WindowShuffleMapDataset(window_size, seed)``, or the same of an iterator: windows in storage order.
+    """``WindowShuffleMapDataset(window_size, seed)``, or its equal for iterators: windows in storage order.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class GrainWindowShuffle:
     dataset
         "map" or "iter": an iterator of Grain delivers the permuted window from its end.
     world_size, parity
-        As in `GrainShuffle`.
+        See `GrainShuffle`.
 
     Examples
     --------
@@ -114,8 +114,7 @@ class GrainWindowShuffle:
     parity: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("window_size", "world_size"):
-            object.__setattr__(self, name, _at_least_one(name, getattr(self, name)))
+        check_counts(self, window_size=1, world_size=1)
         check_flags(self)
         check_streams(world_size=self.world_size)
         if self.dataset not in ("map", "iter"):
@@ -124,8 +123,7 @@ class GrainWindowShuffle:
     @property
     def parameters(self) -> dict[str, int | str | bool]:
         """Parameters of this order that a state keeps."""
-        told: dict[str, int | str | bool] = {"window_size": self.window_size, "dataset": self.dataset}
-        return told | {"world_size": self.world_size, "parity": self.parity}
+        return asdict(self)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> GrainEpoch:
         """Return the order of one epoch; O(num_chunks) time and memory."""
@@ -179,40 +177,33 @@ class _Windows:
         return self._parity and (1 << _block_bits(self._size - 1, parity=True)) < self._size
 
     def permuted(self, points: NDArray[np.int64], end: int | None) -> NDArray[np.int64]:
-        """Return where ascending points of the line are moved; windows are cut at ``end``, if there is one."""
+        """Return the new places of ascending points; windows are cut at ``end``, if there is one."""
         return self._moved(points, end, _encrypted)
 
     def unpermuted(self, points: NDArray[np.int64], end: int | None) -> NDArray[np.int64]:
-        """Return the points that are moved to these, the inverse of `permuted`."""
+        """Return the points that move to these places, the inverse of `permuted`."""
         return self._moved(points, end, _decrypted)
 
     def _moved(self, points: NDArray[np.int64], end: int | None, cipher: Any) -> NDArray[np.int64]:
         windows, inside = np.divmod(points, self._size)
         if len(points) <= _FEW and self._size <= _FEW and len(points) and windows[0] != windows[-1]:
-            each = np.split(points, np.flatnonzero(np.diff(windows)) + 1)
-            return np.concatenate([self._moved(part, end, cipher) for part in each])
+            parts = np.split(points, np.flatnonzero(np.diff(windows)) + 1)
+            return np.concatenate([self._moved(part, end, cipher) for part in parts])
         numbers, which = np.unique(windows, return_inverse=True)
         sizes = np.full(len(numbers), self._size)
         if end is not None:
             sizes = np.minimum(sizes, end - numbers * self._size)
         keys = _round_keys((self._seed + numbers) % 2**32)
-        found = np.empty_like(points)
+        places = np.empty_like(points)
         for size in np.unique(sizes).tolist():
-            mine = sizes[which] == size
+            rows = sizes[which] == size
             backwards = self._reverses and cipher is _encrypted
-            given = size - 1 - inside[mine] if backwards else inside[mine]
-            of_each = keys if len(numbers) == 1 else keys[:, which[mine]]
-            moved = _walked(cipher, given, size, of_each, _block_bits(size - 1, parity=self._parity))
-            found[mine] = size - 1 - moved if self._reverses and not backwards else moved
-        found += windows * self._size
-        return found
-
-
-def _at_least_one(name: str, value: object) -> int:
-    number = as_whole(name, value)
-    if number < 1:
-        raise UsageError(f"{name} must be at least 1; got {number}")
-    return number
+            numbers_in = size - 1 - inside[rows] if backwards else inside[rows]
+            row_keys = keys if len(numbers) == 1 else keys[:, which[rows]]
+            moved = _walked(cipher, numbers_in, size, row_keys, _block_bits(size - 1, parity=self._parity))
+            places[rows] = size - 1 - moved if self._reverses and not backwards else moved
+        places += windows * self._size
+        return places
 
 
 def _grain_seed(seed: int) -> int:
@@ -229,25 +220,25 @@ def _block_bits(largest: int, *, parity: bool) -> int:
 
 
 def _round_keys(seeds: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the keys of the four rounds for each seed, as ``std::seed_seq`` makes them; shape (4, len(seeds))."""
+    """Return the keys of the four rounds for each seed, by ``std::seed_seq``; shape (4, len(seeds))."""
     size, middle, after = _ROUNDS, 1, 2
     words = np.full((size, len(seeds)), 0x8B8B8B8B, dtype=np.uint64)
 
     def mixed(values: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
-        found: NDArray[np.uint64] = (values ^ values >> np.uint64(27)) * np.uint64(factor) & _MASK32
-        return found
+        product: NDArray[np.uint64] = (values ^ values >> np.uint64(27)) * np.uint64(factor) & _MASK32
+        return product
 
     for k in range(size):
-        one = mixed(words[k] ^ words[(k + middle) % size] ^ words[(k - 1) % size], 1664525)
+        added = mixed(words[k] ^ words[(k + middle) % size] ^ words[(k - 1) % size], 1664525)
         more = np.full(len(seeds), 1) if k == 0 else seeds + 1 if k == 1 else np.full(len(seeds), k)
-        other = one + more.astype(np.uint64) & _MASK32
-        words[(k + middle) % size] = words[(k + middle) % size] + one & _MASK32
+        other = added + more.astype(np.uint64) & _MASK32
+        words[(k + middle) % size] = words[(k + middle) % size] + added & _MASK32
         words[(k + after) % size] = words[(k + after) % size] + other & _MASK32
         words[k] = other
     for k in range(size):
-        one = mixed(words[k] + words[(k + middle) % size] + words[(k - 1) % size] & _MASK32, 1566083941)
-        other = one - np.uint64(k) & _MASK32
-        words[(k + middle) % size] ^= one
+        added = mixed(words[k] + words[(k + middle) % size] + words[(k - 1) % size] & _MASK32, 1566083941)
+        other = added - np.uint64(k) & _MASK32
+        words[(k + middle) % size] ^= added
         words[(k + after) % size] ^= other
         words[k] = other
     return words
@@ -263,21 +254,21 @@ def _walked(
     keys = keys.astype(word)
     if size <= _FEW and keys.shape[1] == 1:
         return _table(cipher, size, keys, block_bits, word)[values]
-    found = cipher(values.astype(np.uint64), keys, block_bits // 2, word)
-    outside = np.flatnonzero(found >= size)
+    moved = cipher(values.astype(np.uint64), keys, block_bits // 2, word)
+    outside = np.flatnonzero(moved >= size)
     while outside.size:
-        of_each = keys if keys.shape[1] == 1 else keys[:, outside]
-        moved = cipher(found[outside], of_each, block_bits // 2, word)
-        found[outside] = moved
-        outside = outside[moved >= size]
-    walked: NDArray[np.int64] = found.astype(np.int64)
+        row_keys = keys if keys.shape[1] == 1 else keys[:, outside]
+        again = cipher(moved[outside], row_keys, block_bits // 2, word)
+        moved[outside] = again
+        outside = outside[again >= size]
+    walked: NDArray[np.int64] = moved.astype(np.int64)
     return walked
 
 
 def _table(cipher: Any, size: int, keys: NDArray[Any], block_bits: int, word: Any) -> NDArray[np.int64]:
-    """Return the same for all values below ``size``: few values of a large block, whose walks are long.
+    """Walk all values below ``size``, which are few in a large block, so that single walks would be long.
 
-    Instead of step by step, every value of the block jumps to where it leads, twice as far each time.
+    Every value of the block jumps along its walk, twice as far each time.
     """
     after: NDArray[np.int64] = cipher(np.arange(1 << block_bits, dtype=np.uint64), keys, block_bits // 2, word).view(
         "i8"
@@ -286,8 +277,8 @@ def _table(cipher: Any, size: int, keys: NDArray[Any], block_bits: int, word: An
     leads[:size] = np.arange(size)
     while (leads[after[:size]] >= size).any():
         leads = leads[leads]
-    found: NDArray[np.int64] = leads[after[:size]]
-    return found
+    walked: NDArray[np.int64] = leads[after[:size]]
+    return walked
 
 
 def _mixed_half(half: NDArray[Any], bits: int) -> NDArray[Any]:

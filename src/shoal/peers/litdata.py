@@ -1,16 +1,16 @@
 """The shuffle of LitData: chunks in random order, dealt to workers in runs, and samples shuffled inside each chunk.
 
 All chunks of an epoch are lined up in random order. The line is cut into a run for each worker of each rank, in whole
-batches; what is left over goes to a worker of the last rank, or is dropped. A chunk on a cut is shared. Each worker
+batches. The rest goes to a worker of the last rank, or is dropped. Two workers share a chunk on a cut. Each worker
 reads its chunks one after the other, with the samples of a chunk in blocks of 256: blocks in random order, and samples
 in random order in each.
 
 With one LitData chunk in memory at a time per worker, a batch of a rank comes from as many chunks as the rank has
 workers, or from one.
 
-Left out: several nodes, whose epochs after the first keep chunks on their nodes and repeat those that two nodes share;
-the sliding-window shuffle of file systems (``posix``); combined datasets; and resumes at another world size, for which
-LitData makes up a new order, and shoal goes on in this one.
+Left out: several nodes, whose epochs after the first keep chunks on their nodes and repeat chunks that two nodes share;
+the sliding-window shuffle of file systems (``posix``); combined datasets; and resumes at another world size: LitData
+makes up a new order, and shoal goes on in this one.
 
 References
 ----------
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shoal.arguments import as_flag
 from shoal.errors import StateError, UsageError
-from shoal.order.protocol import Adopted, Moved, as_whole, check_chunk_samples, check_streams, chunk_starts
+from shoal.order.protocol import Adopted, Moved, check_chunk_samples, check_counts, check_streams, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed
 from shoal.peers.loader_batches import LoaderBatches
 from shoal.peers.rank_streams import RankStreams
@@ -42,14 +42,14 @@ _MOST_SEED = 2**32 - 1  # of numpy's RandomState
 class LitData:
     """``StreamingDataset(shuffle=True)`` in a ``StreamingDataLoader``, on one node.
 
-    ``load_state_dict`` also takes what ``StreamingDataLoader.state_dict()`` returned on any rank.
+    ``load_state_dict`` also takes the result of ``StreamingDataLoader.state_dict()`` on any rank.
 
     Parameters
     ----------
     world_size, num_workers, batch_size
-        Those of the run whose order it is; with another world size and the same global batch, batches are the same.
+        Numbers of the run with this order; with another world size and the same global batch, batches are the same.
     drop_last
-        True to drop what does not fill a batch on every rank; default as in LitData: with several ranks.
+        True to drop samples that do not fill a batch on every rank; default as in LitData: with several ranks.
     item_shuffle_window
         Samples of a block inside of a chunk; 0 to shuffle whole chunks, as before LitData 0.2.7x.
 
@@ -71,11 +71,7 @@ class LitData:
     item_shuffle_window: int = 256
 
     def __post_init__(self) -> None:
-        for name, least in (("world_size", 1), ("num_workers", 0), ("batch_size", 1), ("item_shuffle_window", 0)):
-            number = as_whole(name, getattr(self, name))
-            if number < least:
-                raise UsageError(f"{name} must be at least {least}; got {number}")
-            object.__setattr__(self, name, number)
+        check_counts(self, world_size=1, num_workers=0, batch_size=1, item_shuffle_window=0)
         drops = self.world_size > 1 if self.drop_last is None else as_flag("drop_last", self.drop_last)
         object.__setattr__(self, "drop_last", drops)
         check_streams(world_size=self.world_size, num_workers=self.num_workers)
@@ -83,11 +79,10 @@ class LitData:
     @property
     def parameters(self) -> dict[str, int | bool | None]:
         """Parameters of this order that a state keeps."""
-        names = ("world_size", "num_workers", "batch_size", "drop_last", "item_shuffle_window")
-        return {name: getattr(self, name) for name in names}
+        return asdict(self)
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
-        """Return the number of samples of an epoch, without those that are dropped."""
+        """Return the number of samples of an epoch, without dropped ones."""
         return int(self.quotas(int(chunk_samples.sum())).sum())
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RankStreams:
@@ -104,47 +99,46 @@ class LitData:
 
         def stream_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
             points = line.points(ids)
-            found = np.searchsorted(cuts, points, side="right") - 1
-            return np.where(points < cuts[-1], found, -1)
+            return np.where(points < cuts[-1], np.searchsorted(cuts, points, side="right") - 1, -1)
 
         return RankStreams(self, LoaderBatches(quotas, self.batch_size), streams, samples, stream_of)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return where the run goes on that saved the state of a ``StreamingDataLoader``."""
-        told = checkpoint.get("dataset")
-        if not isinstance(told, Mapping) or "num_samples_yielded" not in told or "current_epoch" not in checkpoint:
+        """Return the start of a run by its state of a ``StreamingDataLoader``; None for other values."""
+        saved = checkpoint.get("dataset")
+        if not isinstance(saved, Mapping) or "num_samples_yielded" not in saved or "current_epoch" not in checkpoint:
             return None
-        if told.get("seed") != seed or not told.get("shuffle", True) or told.get("resume_mode") == "elastic":
-            msg = f"LitData saved this with seed={told.get('seed')}, shuffle={told.get('shuffle')}, "
-            msg += f"resume_mode={told.get('resume_mode')}; this stream has seed={seed}, and shuffles"
+        if saved.get("seed") != seed or not saved.get("shuffle", True) or saved.get("resume_mode") == "elastic":
+            msg = f"LitData saved this with seed={saved.get('seed')}, shuffle={saved.get('shuffle')}, "
+            msg += f"resume_mode={saved.get('resume_mode')}; this stream has seed={seed}, and shuffles"
             raise StateError(
                 msg, hint="shuffle('litdata', seed=...) with the seed of the run, and a state of its order"
             )
         order = replace(
             self,
-            world_size=told["world_size"],
-            num_workers=told["num_workers"],
-            batch_size=told["batch_size"],
-            drop_last=told["drop_last"],
-            item_shuffle_window=told.get("item_shuffle_window", 0),
+            world_size=saved["world_size"],
+            num_workers=saved["num_workers"],
+            batch_size=saved["batch_size"],
+            drop_last=saved["drop_last"],
+            item_shuffle_window=saved.get("item_shuffle_window", 0),
         )
         epoch = max(0, int(checkpoint["current_epoch"]) - 1)
-        steps = -(-int(told["num_samples_yielded"]) // order.batch_size)
+        steps = -(-int(saved["num_samples_yielded"]) // order.batch_size)
         batches = LoaderBatches(order.quotas(int(chunk_samples.sum())), order.batch_size)
         return Adopted(order, seed, epoch, batches.first_of_step(steps))
 
     def quotas(self, num_samples: int) -> NDArray[np.int64]:
         """Return the samples of each worker of each rank, shape (world_size, max(1, num_workers))."""
         workers, size = max(1, self.num_workers), self.batch_size
-        each, more = divmod(num_samples // size // self.world_size, workers)
-        quotas = np.tile(size * (each + (np.arange(workers) < more)), (self.world_size, 1))
+        batches, more = divmod(num_samples // size // self.world_size, workers)
+        quotas = np.tile(size * (batches + (np.arange(workers) < more)), (self.world_size, 1))
         if not self.drop_last:
             quotas[-1, more % workers] += num_samples - quotas.sum()
         return quotas
 
 
 class _ChunkLine:
-    """All chunks of an epoch in random order; a point on the line is a place in one of them."""
+    """All chunks of an epoch in random order; a point on the line is a place in a chunk."""
 
     def __init__(self, chunk_samples: NDArray[np.int64], seed: int, epoch: int, window: int) -> None:
         self.first_id = chunk_starts(chunk_samples)
@@ -156,8 +150,8 @@ class _ChunkLine:
     def points(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the point of each sample id before samples are shuffled inside their chunks."""
         chunks = np.searchsorted(self.first_id, ids, side="right") - 1
-        found: NDArray[np.int64] = self.starts[self._place_of[chunks]] + ids - self.first_id[chunks]
-        return found
+        points: NDArray[np.int64] = self.starts[self._place_of[chunks]] + ids - self.first_id[chunks]
+        return points
 
     def shuffled(self, place: int, size: int) -> NDArray[np.int64]:
         """Return the order of the ``size`` samples that a worker has of the chunk at a place of the line."""
@@ -185,30 +179,30 @@ class _Run:
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids of the samples ``[start, stop)`` of the run; O(samples of the chunks around them)."""
-        line, found = self._line, []
+        line, parts = self._line, []
         begin, end = self._first + start, self._first + stop
         while begin < end:
             place = int(np.searchsorted(line.starts, begin, side="right")) - 1
             low, order = self._piece(place)
             upto = min(end, low + len(order))
             first_id = line.first_id[line.chunk_at[place]] + low - line.starts[place]
-            found.append(first_id + order[begin - low : upto - low])
+            parts.append(first_id + order[begin - low : upto - low])
             begin = upto
-        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number in the run of each sample id; O(samples of their chunks)."""
         points = self._line.points(ids)
         places = np.searchsorted(self._line.starts, points, side="right") - 1
-        found = np.empty_like(ids)
+        numbers = np.empty_like(ids)
         for place in np.unique(places).tolist():
             low, order = self._piece(place)
-            mine = places == place
-            found[mine] = low - self._first + np.argsort(order)[points[mine] - low]
-        return found
+            in_chunk = places == place
+            numbers[in_chunk] = low - self._first + np.argsort(order)[points[in_chunk] - low]
+        return numbers
 
     def _piece(self, place: int) -> tuple[int, NDArray[np.int64]]:
-        """Return the first point of the part of a chunk that is in the run, and the order of its samples."""
+        """Return the first point of the run's part of a chunk, and the order of its samples."""
         low = max(self._first, int(self._line.starts[place]))
         if self._last is None or self._last[0] != place:
             high = min(self._end, int(self._line.starts[place + 1]))

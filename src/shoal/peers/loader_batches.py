@@ -1,8 +1,8 @@
 """Batches of a run in which every rank has workers, each with a stream of samples of its own.
 
-So it is in torch's ``DataLoader`` over an iterable dataset: each worker makes batches of its stream, the last of which
-may be short, and a rank takes a batch of each worker in turn, passing over those that have ended. A step of the run has
-the batches of all ranks, one after the other; ranks that have ended are passed over.
+In torch's ``DataLoader`` over an iterable dataset, each worker makes batches of its stream, whose last batch may be
+short, and a rank takes a batch of each worker in turn; workers that have ended are passed over. A step of the run has
+the batches of all ranks, one after the other, without ranks that have ended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class Pieces(NamedTuple):
-    """Consecutive positions, cut where another stream has the samples.
+    """Consecutive positions, cut where the stream changes.
 
-    ``streams`` are numbered by rank, then worker; ``numbers`` are those of the first samples in their streams.
+    ``streams`` are numbered by rank, then worker; ``numbers`` are the places of the first samples in their streams.
     """
 
     begins: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Pieces(NamedTuple):
 
 
 class LoaderBatches:
-    """The global order of such a run: its positions, and the samples of the streams of workers.
+    """The global order of a run: its positions, and the samples of the streams of workers.
 
     As long as all ranks have whole batches, step ``t`` has the positions from ``t * num_ranks * batch_size``.
 
@@ -62,7 +62,7 @@ class LoaderBatches:
         ranks, workers = np.nonzero(samples % batch_size)
         short = self._batch_numbers(ranks, workers, batches[ranks, workers] - 1)
         by_number = np.argsort(short)
-        # The numbers of short batches, and how many samples all of them up to there lack.
+        # The numbers of short batches, and the samples that all short batches before lack.
         self._short = short[by_number]
         self._missing = chunk_starts((-samples[ranks, workers] % batch_size)[by_number])
         self._after = (self._short + 1) * batch_size - self._missing[1:]
@@ -73,20 +73,20 @@ class LoaderBatches:
         batch, offset = np.divmod(positions + self._missing[passed], self._size)
         ranks, turns = self._rank_turns.locate(batch)
         workers, numbers = np.empty_like(turns), np.empty_like(turns)
-        for kind, mine in self._by_kind(ranks):
-            workers[mine], numbers[mine] = self._worker_turns[kind].locate(turns[mine])
+        for kind, rows in self._by_kind(ranks):
+            workers[rows], numbers[rows] = self._worker_turns[kind].locate(turns[rows])
         return ranks, workers, numbers * self._size + offset
 
     def pieces(self, start: int, stop: int) -> Pieces:
-        """Return the batches, or parts of them, that the positions ``[start, stop)`` are; O(their number)."""
+        """Cut the positions ``[start, stop)`` into batches or parts of them; O(num_batches)."""
         ends = np.array([start, max(start, stop - 1)])
         low, high = ((ends + self._missing[np.searchsorted(self._after, ends, side="right")]) // self._size).tolist()
         batches = np.arange(low, high + 1 if stop > start else low)
         positions = batches * self._size - self._missing[np.searchsorted(self._short, batches)]
         ranks, turns = self._rank_turns.locate(batches)
         workers, numbers = np.empty_like(turns), np.empty_like(turns)
-        for kind, mine in self._by_kind(ranks):
-            workers[mine], numbers[mine] = self._worker_turns[kind].locate(turns[mine])
+        for kind, rows in self._by_kind(ranks):
+            workers[rows], numbers[rows] = self._worker_turns[kind].locate(turns[rows])
         begins = np.maximum(positions, start)
         ends = np.append(positions[1:], stop)[: len(positions)]
         return Pieces(begins, ends, ranks * self.num_workers + workers, numbers * self._size + begins - positions)
@@ -96,8 +96,8 @@ class LoaderBatches:
     ) -> NDArray[np.int64]:
         """Return the position of each sample of a worker's stream, the inverse of `locate`."""
         batch, offset = np.divmod(numbers, self._size)
-        found = self._batch_numbers(ranks, workers, batch)
-        return found * self._size + offset - self._missing[np.searchsorted(self._short, found)]
+        batches = self._batch_numbers(ranks, workers, batch)
+        return batches * self._size + offset - self._missing[np.searchsorted(self._short, batches)]
 
     def first_of_step(self, step: int) -> int:
         """Return the first position of a step, in which every rank that has not ended has a batch."""
@@ -108,13 +108,13 @@ class LoaderBatches:
     def _batch_numbers(
         self, ranks: NDArray[np.int64], workers: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the number in the run of batches with these numbers in their workers' streams."""
+        """Return the numbers in the run of batches, given their numbers in the streams of workers."""
         turns = np.empty_like(numbers)
-        for kind, mine in self._by_kind(ranks):
-            turns[mine] = self._worker_turns[kind].positions(workers[mine], numbers[mine])
+        for kind, rows in self._by_kind(ranks):
+            turns[rows] = self._worker_turns[kind].positions(workers[rows], numbers[rows])
         return self._rank_turns.positions(ranks, turns)
 
     def _by_kind(self, ranks: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_]]]:
-        """Return, for each kind of rank that occurs, where: ranks are alike if their workers have as many batches."""
+        """Return the rows of each kind of rank; ranks of a kind have workers with equal numbers of batches."""
         kinds = self._kind_of_rank[ranks]
         return [(kind, kinds == kind) for kind in np.unique(kinds).tolist()]

@@ -1,6 +1,6 @@
-"""The 32-bit words of the Mersenne twister, from which Python's `random` and torch's CPU generator make their numbers.
+"""The 32-bit words of the Mersenne twister, the source of Python's `random` and of torch's CPU generator.
 
-numpy has the same generator, so that any range of words can be had without a step of Python for each; 2 ns a word.
+numpy has the same generator, so that any range of words is made without a step of Python for each; 2 ns a word.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MersenneWords:
     Parameters
     ----------
     key, position
-        The generator's state, of 624 words, and how many of their outputs were used; a new seed makes it 624.
+        The generator's state, of 624 words, and the number of used outputs: 624 after seeding.
 
     References
     ----------
@@ -32,13 +32,14 @@ class MersenneWords:
     def __init__(self, key: Any, position: int) -> None:
         self._bits = np.random.MT19937(0)
         self._rng = np.random.Generator(self._bits)
-        self._bits.state = _state(key, position)
+        words = np.asarray(key, dtype=np.uint32)
+        self._bits.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": position}}
         self._at = 0
         self._marks = [self._bits.state]
 
     @staticmethod
     def seeded(seed: int) -> MersenneWords:
-        """Return the words of ``init_genrand(seed)``, of whose 64 bits only the lower 32 count, as in torch.
+        """Return the words of ``init_genrand(seed)``; only the lower 32 bits of the seed count, as in torch.
 
         >>> MersenneWords.seeded(5489).words(0, 2).tolist()
         [3499211612, 581869302]
@@ -52,7 +53,7 @@ class MersenneWords:
         return self._next(stop - start)
 
     def state_at(self, word: int) -> tuple[NDArray[np.uint32], int]:
-        """Return the key and position from which the words from ``word`` on come."""
+        """Return the key and position of the generator before ``word``."""
         self._seek(word)
         state = self._bits.state["state"]
         return state["key"].copy(), int(state["pos"])
@@ -65,15 +66,15 @@ class MersenneWords:
             self._next(min(word - self._at, _MARK))
 
     def _next(self, count: int) -> NDArray[np.uint32]:
-        found = np.empty(count, dtype=np.uint32)
+        words = np.empty(count, dtype=np.uint32)
         done = 0
         while done < count:
             step = min(count - done, _MARK - self._at % _MARK)
-            found[done : done + step] = self._rng.integers(0, 1 << 32, size=step, dtype=np.uint32)
+            words[done : done + step] = self._rng.integers(0, 1 << 32, size=step, dtype=np.uint32)
             done, self._at = done + step, self._at + step
             if self._at == len(self._marks) * _MARK:
                 self._marks.append(self._bits.state)
-        return found
+        return words
 
 
 _PASSED: dict[int, tuple[int, NDArray[np.uint32], int]] = {}
@@ -81,9 +82,9 @@ _MOST_PASSED = 16
 
 
 def words_after(seed: int, passed: int) -> MersenneWords:
-    """Return the words of a seed behind the first ``passed``, over which it passes at 2 ns each.
+    """Return the words of a seed after the first ``passed``, which cost 2 ns each.
 
-    The last state of a few seeds is kept: the next epoch that draws from a generator costs no more than its own words.
+    The last state of a few seeds is kept, so that the next epoch of a generator costs no more than its own words.
     """
     seed &= 0xFFFFFFFF
     known = _PASSED.get(seed)
@@ -99,19 +100,14 @@ def words_after(seed: int, passed: int) -> MersenneWords:
 
 
 def words_passed(seed: int, key: NDArray[np.uint32], position: int, most: int = _MOST_SEARCHED) -> int | None:
-    """Return after how many words of a seed a generator has this state; None if it is not among the first ``most``."""
+    """Return the number of words of a seed before a generator's state; None if it needs more than ``most``."""
     words = MersenneWords.seeded(seed)
     if position == KEY_WORDS and np.array_equal(words.state_at(0)[0], key):
         return 0
-    wanted = MersenneWords(key, 0).words(0, KEY_WORDS)
+    state_words = MersenneWords(key, 0).words(0, KEY_WORDS)
     for first in range(0, most, _SEARCHED_AT_ONCE):
         blocks = words.words(first, first + _SEARCHED_AT_ONCE).reshape(-1, KEY_WORDS)
-        for block in np.flatnonzero(blocks[:, 0] == wanted[0]).tolist():
-            if np.array_equal(blocks[block], wanted):
+        for block in np.flatnonzero(blocks[:, 0] == state_words[0]).tolist():
+            if np.array_equal(blocks[block], state_words):
                 return int(first + block * KEY_WORDS + position)
     return None
-
-
-def _state(key: Any, position: int) -> Any:
-    words = np.asarray(key, dtype=np.uint32)
-    return {"bit_generator": "MT19937", "state": {"key": words, "pos": position}}

@@ -1,4 +1,4 @@
-"""The orders of other libraries by name; a library may have names for its variants."""
+"""The orders of other libraries by name; a library may name several variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An order that is made of streams, one for every worker of every rank."""
+"""An order made of streams, one for every worker of every rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.peers.loader_batches import LoaderBatches
 from shoal.peers.peer_epoch import PeerEpoch, RepeatingEpoch
 
 _SPAN = 1 << 17
-_SPAN_OF_STREAM = 1 << 11  # so that a call of a stream is worth while
+_SPAN_OF_STREAM = 1 << 11  # fewer samples make calls of streams too expensive
 _MOST_SPAN = 1 << 21
 
 
@@ -25,7 +25,7 @@ class SampleStream(Protocol):
         """Return the sample ids of the samples ``[start, stop)`` of the stream; cheap where the last call ended."""
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number in the stream of each sample id, all of which are in it."""
+        """Return the number in the stream of each of its sample ids."""
 
 
 class RankStreams(PeerEpoch):

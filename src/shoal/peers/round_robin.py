@@ -11,10 +11,10 @@ from shoal.order.protocol import chunk_starts
 
 
 class RoundRobin:
-    """Lists of given lengths merged by taking an item of each in turn; a list that has ended is passed over.
+    """Lists of given lengths, merged by taking an item of each in turn; a list that has ended is passed over.
 
-    Position and item are found from each other in O(log num_lists). Memory: for every different length, the lists that
-    are longer; so 8 bytes a list if lengths are equal.
+    O(log num_lists) for each position or item. Memory: for every distinct length, the longer lists; so 8 bytes a list
+    if lengths are equal.
 
     >>> turns = RoundRobin([2, 0, 3])
     >>> [pair.tolist() for pair in turns.locate(np.arange(5))]
@@ -46,5 +46,5 @@ class RoundRobin:
         """Return the position of each item, given its list and its number there."""
         stage = np.searchsorted(self._ends, items, side="right")
         turn = np.searchsorted(self._keys, stage * self._num_lists + lists) - self._lists_first[stage]
-        found: NDArray[np.int64] = self._first[stage] + (items - self._starts[stage]) * self._widths[stage] + turn
-        return found
+        positions: NDArray[np.int64] = self._first[stage] + (items - self._starts[stage]) * self._widths[stage] + turn
+        return positions

@@ -1,9 +1,9 @@
-"""Shuffles by exchanges one after the other, computed many exchanges at a time.
+"""Shuffles by successive exchanges, computed many exchanges at a time.
 
 Step ``i`` of Fisher and Yates exchanges item ``i`` for the item at a place ``partner[i] >= i``, and never looks at
-place ``i`` again. What lies at a place is what the last step before put there, which was what lay at that step's own
-place. So each step has at most one earlier step from which its item comes, and chains of these are followed for
-thousands of steps at once.
+place ``i`` again. The item at a place is the item that the last step before put there from its own place. So each
+step has at most one earlier step as the origin of its item, and chains of these are followed for thousands of steps at
+once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TILE = 1 << 16
 
 
 def exchanged(size: int, partners: Callable[[int, int], NDArray[np.int64]]) -> NDArray[Any]:
-    """Return what ``size`` exchanges make of ``range(size)``, as int32 or int64, shape (size,).
+    """Return ``range(size)`` after ``size`` exchanges, as int32 or int64, shape (size,).
 
     Equal to ``for i in range(size): items[i], items[partner[i]] = items[partner[i]], items[i]``. O(size) time, and
     memory for two such arrays.
@@ -26,7 +26,7 @@ def exchanged(size: int, partners: Callable[[int, int], NDArray[np.int64]]) -> N
     Parameters
     ----------
     partners
-        Given ``start`` and ``stop``, the partners of these steps; ``i <= partner[i] < size``.
+        Returns the partners of steps ``[start, stop)``; ``i <= partner[i] < size``.
 
     >>> exchanged(4, lambda start, stop: np.array([2, 3, 2, 3])[start:stop]).tolist()
     [2, 3, 0, 1]
@@ -40,7 +40,7 @@ def exchanged(size: int, partners: Callable[[int, int], NDArray[np.int64]]) -> N
         places = partners(start, stop)
         at_own = last[start:stop].astype(np.int64)
         near = np.flatnonzero((places < stop) & (places > steps))
-        at_own[places[near] - start] = steps[near]  # of several the last one stays
+        at_own[places[near] - start] = steps[near]  # of several, the last stays
         before = _last_before(last, places, steps)
         _put_away(moved, at_own, start)
         last[start:stop] = np.where(before < 0, places, moved[before])
@@ -48,7 +48,7 @@ def exchanged(size: int, partners: Callable[[int, int], NDArray[np.int64]]) -> N
 
 
 def _last_before(last: NDArray[Any], places: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the last step before each that had the same place, -1 if none had; and bring ``last`` up to date."""
+    """Return the last earlier step with the same place, -1 if there is none, and update ``last``."""
     before = last[places].astype(np.int64)
     last[places] = steps
     winners = last[places].astype(np.int64)
@@ -56,24 +56,24 @@ def _last_before(last: NDArray[Any], places: NDArray[np.int64], steps: NDArray[n
     if len(again):  # some places have several of these steps
         several = np.zeros(len(steps), dtype=bool)
         several[again] = several[winners[again] - steps[0]] = True
-        found = np.flatnonzero(several)
-        found = found[np.argsort(places[found], kind="stable")]
-        same = places[found[1:]] == places[found[:-1]]
-        before[found[1:][same]] = steps[found[:-1][same]]
+        rows = np.flatnonzero(several)
+        rows = rows[np.argsort(places[rows], kind="stable")]
+        same = places[rows[1:]] == places[rows[:-1]]
+        before[rows[1:][same]] = steps[rows[:-1][same]]
     return before
 
 
 def _put_away(moved: NDArray[Any], at_own: NDArray[np.int64], start: int) -> None:
-    """Fill in what the steps from ``start`` put away: what lay at their own place, where ``at_own`` had put it."""
+    """Fill in the items that the steps from ``start`` put away: ``at_own`` put them at the steps' own places."""
     steps = np.arange(start, start + len(at_own))
-    here = moved[start : start + len(at_own)]
-    here[:] = np.where((at_own < 0) | (at_own >= start), steps, moved[np.minimum(at_own, start - 1)] if start else 0)
+    items = moved[start : start + len(at_own)]
+    items[:] = np.where((at_own < 0) | (at_own >= start), steps, moved[np.minimum(at_own, start - 1)] if start else 0)
     late = np.flatnonzero(at_own >= start)
     source = np.arange(len(at_own))
     source[late] = at_own[late] - start
-    while True:  # in few rounds: each halves what is left of every chain
+    while True:  # few rounds: each halves the rest of every chain
         further = source[source[late]]
         if np.array_equal(further, source[late]):
             break
         source[late] = further
-    here[late] = here[source[late]]
+    items[late] = items[source[late]]

@@ -153,10 +153,7 @@ def segments_quality(
         Correlation of samples of two chunks of one shard; 0 if similar samples are not in the same shard. Default: the
         correlation in one chunk, the worst case.
 
-    Raises
-    ------
-    UsageError
-        The batch does not fit, or a correlation is out of its range.
+    Raises `UsageError` if the batch does not fit, or a correlation is out of its range.
     """
     is_assumed = rho is None and shard_rho is None
     rho = 1.0 if rho is None else rho

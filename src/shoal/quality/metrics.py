@@ -39,10 +39,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
     float
         From 0 (every batch is the dataset in small) to about ``b`` (every batch holds one label). O(N log N).
 
-    Raises
-    ------
-    UsageError
-        The batch does not fit, or all keys are equal.
+    Raises `UsageError` if the batch does not fit, or all keys are equal.
 
     Examples
     --------
@@ -137,10 +134,7 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     chunk_samples
         Samples of each chunk, shape (num_chunks,); their sum is N. O(N log N).
 
-    Raises
-    ------
-    UsageError
-        The chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
+    Raises `UsageError` if the chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
 
     Examples
     --------

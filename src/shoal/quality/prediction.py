@@ -114,10 +114,7 @@ def predicted_variance_ratio(
     float
         Takes O(num_chunks), and O(b / chunks) for a window.
 
-    Raises
-    ------
-    UsageError
-        The batch does not fit, or the order is of another kind.
+    Raises `UsageError` if the batch does not fit, or the order is of another kind.
 
     Examples
     --------
@@ -178,8 +175,9 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
     perfect = (batch - 1.0) * layout.num_pairs / total / max(1.0, total - 1.0)
     if isinstance(order, Full):
         return perfect
-    if isinstance(order, Sequential):
-        return _in_chunks(samples, batch)
+    if isinstance(order, Sequential):  # batches are cut from chunks one after the other
+        lengths = _overlaps(_chunk_borders(samples), batch)
+        return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
     if isinstance(order, Block):
         return _in_blocks(layout, batch, order.chunks)
     if isinstance(order, Buffer):
@@ -188,12 +186,6 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
         return perfect if order.chunks >= len(samples) else _in_window(layout, batch, order)
     msg = f"there is no formula for the order {order.name!r}"
     raise UsageError(msg, hint="measure it: shoal.measure.audit(ds.ids())")
-
-
-def _in_chunks(samples: NDArray[np.int64], batch: int) -> float:
-    """Return the companions for batches cut from chunks one after the other."""
-    lengths = _overlaps(_chunk_borders(samples), batch)
-    return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
 
 
 def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:

@@ -2,7 +2,7 @@
 
 `SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
 at a time, and its length may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` the
-schedule of all of them, whose positions are counted from epoch 0 on.
+schedule of all epochs, whose positions are counted from epoch 0 on.
 """
 
 from __future__ import annotations
@@ -98,13 +98,14 @@ class Schedule(CountedSources, Protocol):
 
 
 class OneEpoch:
-    """An epoch of sources by name, with ``weights`` that hold until one of them is used up.
+    """An epoch of sources by name, with ``weights`` that hold until a source is used up.
 
     If ``ranks`` is above 1, rank ``r`` had every ``ranks``-th position, from position ``r`` on.
     """
 
     def __init__(self, epoch: EpochOfSources, weights: Mapping[str, int], ranks: int) -> None:
         self.names, self._epoch, self._weights, self._ranks = tuple(weights), epoch, weights, ranks
+        self.counts, self.sources, self.position_of = epoch.counts, epoch.sources, epoch.position_of
 
     @property
     def num_samples(self) -> int:
@@ -115,18 +116,6 @@ class OneEpoch:
     def borders(self) -> Sequence[int]:
         """No positions: weights stay the same."""
         return ()
-
-    def counts(self, position: int) -> NDArray[np.int64]:
-        """Count the samples of each source before a position."""
-        return self._epoch.counts(position)
-
-    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the source of each position ``[start, stop)``."""
-        return self._epoch.sources(start, stop)
-
-    def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
-        return self._epoch.position_of(source, number)
 
     def weights_at(self, position: int) -> Mapping[str, int]:  # noqa: ARG002
         """Return the integer weights by name."""

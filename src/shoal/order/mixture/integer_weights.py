@@ -23,10 +23,7 @@ def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
     >>> integer_weights({"web": 0.9, "code": 0.1})
     {'web': 9, 'code': 1}
 
-    Raises
-    ------
-    UsageError
-        There are no weights, all are zero, or one is negative or no number.
+    Raises `UsageError` if there are no weights, all are zero, or one is negative or no number.
     """
     exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
     total = sum(exact.values())

@@ -37,7 +37,7 @@ _MOST_ROUNDS = 256  # of a source, in a span that is read at once
 class MixedSources:
     """Sources mixed by a schedule, endless: itself a source of other mixtures.
 
-    ``num_samples`` are those of a round, which is an epoch of the mixture.
+    A round of ``num_samples`` is an epoch of the mixture.
     """
 
     def __init__(self, schedule: Schedule, sources: Sequence[EndlessSource], *, num_samples: int) -> None:

@@ -54,7 +54,27 @@ class Random:
 
 
 @dataclass(frozen=True, slots=True)
-class PerBatch:
+class _InRuns:
+    """Each ``samples`` positions in a row come from a single source."""
+
+    block: ClassVar[int] = _EVEN_BLOCK
+    samples: int
+
+    def __post_init__(self) -> None:
+        what = f"{type(self).__name__}(samples)"
+        number = as_whole(what, self.samples)
+        if not 1 <= number < 1 << 31:
+            raise UsageError(f"{what} is the size of a batch, from 1 to 2**31 - 1; got {number}")
+        object.__setattr__(self, "samples", number)
+
+    @property
+    def run(self) -> int:
+        """Positions in a row from one source."""
+        return self.samples
+
+
+@dataclass(frozen=True, slots=True)
+class PerBatch(_InRuns):
     """Each global batch comes from a single source.
 
     Parameters
@@ -64,20 +84,10 @@ class PerBatch:
     """
 
     name: ClassVar[str] = "batch"
-    block: ClassVar[int] = _EVEN_BLOCK
-    samples: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "samples", _length("PerBatch", self.samples))
-
-    @property
-    def run(self) -> int:
-        """Positions in a row from one source."""
-        return self.samples
 
 
 @dataclass(frozen=True, slots=True)
-class PerRank:
+class PerRank(_InRuns):
     """Each rank's batch comes from a single source, other ranks' batches from others.
 
     Parameters
@@ -88,27 +98,10 @@ class PerRank:
     """
 
     name: ClassVar[str] = "rank"
-    block: ClassVar[int] = _EVEN_BLOCK
-    samples: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "samples", _length("PerRank", self.samples))
-
-    @property
-    def run(self) -> int:
-        """Positions in a row from one source."""
-        return self.samples
 
 
 Choice = Even | Random | PerBatch | PerRank
 CHOICES: dict[str, Any] = {choice.name: choice for choice in (Even, Random, PerBatch, PerRank)}
-
-
-def _length(what: str, samples: object) -> int:
-    number = as_whole(f"{what}(samples)", samples)
-    if not 1 <= number < 1 << 31:
-        raise UsageError(f"{what}(samples) is the size of a batch, from 1 to 2**31 - 1; got {number}")
-    return number
 
 
 class ConstantStage:

@@ -127,7 +127,7 @@ class SourceSchedule:
         return None
 
     def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
-        """Return the first position, up to 2^62, before which counts meet a condition; None if they never do.
+        """Return the first position, up to 2^62, whose counts meet a condition; None if they never do.
 
         Larger counts must meet it, too. O(num_sources * log(position)), for a condition on all sources at once.
         """

@@ -141,10 +141,7 @@ class ByWeight:
 
         Samples at the limit come in every epoch, and others more often than before, in proportion to their weights.
 
-        Raises
-        ------
-        UsageError
-            An epoch has more samples than stored samples have a weight above 0.
+        Raises `UsageError` if an epoch has more samples than stored samples have a weight above 0.
         """
         num_possible, weights = int(np.count_nonzero(self.weights)), self.weights
         if num_possible < self.num_samples:
@@ -188,7 +185,7 @@ class ByClass:
 
     @staticmethod
     def limited(classes: NDArray[Any], sizes: NDArray[np.int64], limit: int) -> ByClass:
-        """Return the rule by which an epoch has at most ``limit`` samples of each class, and none twice."""
+        """Return the rule for at most ``limit`` samples of each class in an epoch, and none twice."""
         return ByClass(classes, sizes, int(np.minimum(sizes, limit).sum()), limit)
 
     def __post_init__(self) -> None:
@@ -235,10 +232,7 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
     Integers that fit are used as they are. Other weights are rounded to 2**-32 of the largest, or more coarsely from
     2**29 weights on; a weight above 0 stays above 0.
 
-    Raises
-    ------
-    UsageError
-        A weight is negative, infinite or no number, or none is above 0.
+    Raises `UsageError` if a weight is negative, infinite or no number, or none is above 0.
     """
     bits = min(_WEIGHT_BITS, _SUM_BITS - len(weights).bit_length())
     if weights.dtype.kind not in "biuf":
@@ -246,7 +240,7 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
     largest = weights.max(initial=0)
     if not (weights.min(initial=0) >= 0 and np.isfinite(largest)):
         bad = int(np.argmin((weights >= 0) & np.isfinite(weights)))
-        msg = f"weights are finite and not negative; sample {bad} of those that take part has {weights[bad]}"
+        msg = f"weights are finite and not negative; participating sample {bad} has {weights[bad]}"
         raise UsageError(msg)
     if not largest:
         msg = f"all {len(weights)} weights are 0"

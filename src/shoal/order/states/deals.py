@@ -166,7 +166,7 @@ def taken_by(deals: Sequence[Settled]) -> NDArray[np.int64]:
     return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *(deal.positions for deal in deals)]))
 
 
-def still_told(deals: Sequence[Settled]) -> tuple[tuple[Deal, ...], int]:
+def needed_deals(deals: Sequence[Settled]) -> tuple[tuple[Deal, ...], int]:
     """Return the deals that a state still needs, and the position before which nothing is left."""
     done = first = deals[-1].deal.position
     kept: list[Deal] = []

@@ -62,7 +62,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise UsageError(msg, hint="give LiveDataset.load_state_dict() the list of them")
     loaded = [State.from_dict(state) for state in listed]
     if not loaded:
-        raise UsageError("there are no states to merge", hint="give those of all ranks")
+        raise UsageError("there are no states to merge", hint="give the states of all ranks")
     first = loaded[0]
     for other in loaded[1:]:
         for name in ("index", "seed", "order", "gaps"):
@@ -84,7 +84,7 @@ def _by_rank(states: list[State]) -> list[State]:
     for number, state in enumerate(states):
         own = [deal for deal in state.deals if deal.rank is not None]
         if not own or own[0].rank is None:
-            msg = f"state {number} is not that of a rank; others are"
+            msg = f"state {number} belongs to no rank, but other states do"
             raise StateError(msg, hint="give the result of state_dict() on each rank, after the same step")
         world_sizes.add(own[0].world_size)
         if of_rank.setdefault(own[0].rank, state) != state:

@@ -1,7 +1,7 @@
 """The default order: a window of chunks drawn from the whole dataset, close to a perfect shuffle.
 
 `shoal.order.window.canonical_nodes` decides which chunks mix, and `shoal.order.window.timeline_slabs` decides the time
-of each sample. This module turns positions into offsets of nodes, and caches spans of them.
+of each sample. This module turns positions into offsets of nodes, and caches spans.
 
 On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
 times the variance in a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is
@@ -104,7 +104,7 @@ class Window:
         return min(num_samples, _CACHED_SPANS * self.span) * _KEPT_BYTES
 
     def span_bytes(self, num_samples: int) -> int:
-        """Return the peak bytes while a span after the first is size; 0 if one span holds all samples.
+        """Return the peak bytes while a span after the first is made; 0 if one span holds all samples.
 
         Includes the kept spans, the new one, and the temporaries of some nodes' samples until they are laid out.
         """

@@ -1,8 +1,7 @@
-"""The two shuffle buffers of ``datasets`` in index space: the ids of samples in the order in which they leave.
+"""The two shuffle buffers of ``datasets`` in index space: the ids of samples in the order of leaving.
 
-numpy's bounded integers are drawn with rejection, so that the draws
-before one cannot be skipped; what stays of them is the generator's state after every 2^18 samples or so, less than
-1 kB each, and a seek draws from the last of those before it.
+numpy's bounded integers are drawn with rejection, so that the draws before one cannot be skipped. The generator's state
+is kept after every 2^18 samples or so, less than 1 kB each, and a seek draws from the last state before it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from shoal.order.arrays.reservoir import Reservoir
 from shoal.peers.huggingface.turns import ShardTurns
 
 _DRAWN_AT_ONCE = 1000
-"""The original draws slots in blocks of so many, of which the last is drawn whole."""
+"""Slots in a block of draws of the original, which draws the last block as a whole, too."""
 
 _SAMPLES_A_STATE = 1 << 18
 
@@ -25,17 +24,17 @@ class ShuffleBuffer(Protocol):
     """A buffer through which all samples of a worker go."""
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return which samples leave as numbers ``[first, end)``; cheap where the last call ended."""
+        """Return the ids of the samples that leave as numbers ``[first, end)``; cheap where the last call ended."""
 
     def earliest(self, sample: int) -> int:
-        """Return a number before which a sample does not leave."""
+        """Return the first number as which a sample may leave."""
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
+        """Return the fewest and the most samples that can have left, just after one left and ``arrived`` came."""
 
 
 class ReservoirBuffer:
-    """A buffer which, once it is full, replaces a random sample by each that arrives (`datasets` to 5.0)."""
+    """A full buffer in which each arriving sample replaces a random one (`datasets` to 5.0)."""
 
     def __init__(self, turns: ShardTurns, buffer_size: int, generator: np.random.Generator) -> None:
         self._slots = min(buffer_size, turns.num_samples)
@@ -45,7 +44,7 @@ class ReservoirBuffer:
         self._last: NDArray[np.int64] | None = None
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return which samples leave as numbers ``[first, end)``."""
+        """Return the ids of the samples that leave as numbers ``[first, end)``."""
         samples = self._reservoir.left(min(first, self._steps), min(end, self._steps))
         if end <= self._steps:
             return samples
@@ -56,17 +55,17 @@ class ReservoirBuffer:
         return np.concatenate([samples, self._last[max(first - self._steps, 0) : end - self._steps]])
 
     def earliest(self, sample: int) -> int:
-        """Return a number before which a sample does not leave."""
+        """Return the first number as which a sample may leave."""
         return max(0, sample - self._slots)
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left: one for each that came when it was full."""
+        """Return the fewest and the most samples that may have left: one for each arrival at the full buffer."""
         left = max(0, arrived - self._slots)
         return left, left + (self._slots if left == self._steps and arrived else 0)
 
 
 class SlotDraws:
-    """Random slots, drawn in turn by a generator; any of them can be had again."""
+    """Random slots, drawn in turn by a generator, in any order."""
 
     def __init__(self, generator: np.random.Generator, slots: int) -> None:
         self._generator, self._slots, self._at = generator, slots, 0
@@ -78,7 +77,7 @@ class SlotDraws:
         return self._draw(end)
 
     def generator_after(self, draws: int) -> np.random.Generator:
-        """Return a generator as it is after so many draws."""
+        """Return the generator after ``draws`` draws."""
         self._go_to(draws)
         return made_of(self._generator.bit_generator.state)
 
@@ -104,9 +103,9 @@ class SlotDraws:
 class BlockBuffer:
     """A buffer that is shuffled whenever it is full, and keeps half of its size (`datasets` from 5.1).
 
-    A flush leaves what it keeps right before the samples that arrive next. So in index space nothing moves from the
-    buffer: it is a window onto all samples in the order of arrival, and each flush shuffles its window in place, which
-    begins where the samples are that the flush before kept.
+    A flush leaves the kept samples right before the next arrivals. So in index space nothing moves: the buffer is a
+    window onto all samples in the order of arrival, and each flush shuffles its window in place, which begins with the
+    samples that the last flush kept.
     """
 
     def __init__(self, turns: ShardTurns, buffer_size: int, generator: np.random.Generator) -> None:
@@ -114,20 +113,20 @@ class BlockBuffer:
         self._flushes = Flushes(turns.num_samples, turns.chunk_size, turns.short_chunks(), buffer_size)
         self._flushes_a_state = max(1, _SAMPLES_A_STATE // buffer_size)
         self._states = [generator.bit_generator.state]
-        # The next flush, and the samples that the one before it kept; only a cache: any flush can be reached without.
+        # The next flush, and the samples that the last one kept; only a cache.
         self._flush, self._kept = 0, np.zeros(0, dtype=np.int64)
         # The samples that left last, and their first number.
         self._recent, self._recent_first = np.zeros(0, dtype=np.int64), 0
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return which samples leave as numbers ``[first, end)``."""
+        """Return the ids of the samples that leave as numbers ``[first, end)``."""
         recent_end = self._recent_first + len(self._recent)
         parts = []
         if self._recent_first <= first < recent_end:
             parts.append(self._recent[first - self._recent_first : end - self._recent_first])
             first = min(recent_end, end)
         if first < end:
-            flush, last = self._flushes.that_emits(first), self._flushes.that_emits(end - 1)
+            flush, last = self._flushes.flush_of(first), self._flushes.flush_of(end - 1)
             if flush != self._flush:
                 self._seek(flush)
             self._recent_first = int(self._flushes.begins(flush))
@@ -136,21 +135,18 @@ class BlockBuffer:
         return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
     def earliest(self, sample: int) -> int:
-        """Return a number before which a sample does not leave."""
+        """Return the first number as which a sample may leave."""
         return max(0, sample - self._size)
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left: those of a flush leave one after the other."""
+        """Return the fewest and the most samples that may have left: a flush lets its samples leave one by one."""
         if not arrived:
             return 0, 0
-        flush = self._flushes.that_happens_at(arrived)
+        flush = self._flushes.flush_at(arrived)
         return int(self._flushes.begins(flush)) + 1, int(self._flushes.begins(flush + 1))
 
     def _seek(self, flush: int) -> None:
-        """Go to a flush.
-
-        A flush keeps a sample with a chance of a half, so that what is kept depends on a few flushes before it.
-        """
+        """Go to a flush, whose kept samples depend on a few flushes before it: each keeps a sample with chance 1/2."""
         back = 24 + self._size.bit_length()
         while True:
             known = max(0, flush - back)
@@ -167,10 +163,7 @@ class BlockBuffer:
             back *= 2
 
     def _run(self, end: int, *, with_ids: bool = True) -> NDArray[np.int64]:
-        """Make the flushes from the next one up to ``end``; return the samples that leave.
-
-        Without ids only random numbers are drawn.
-        """
+        """Make the flushes from the next one up to ``end``; return the samples that leave, if ``with_ids``."""
         flushes = np.arange(self._flush, end)
         begins, ends = self._flushes.begins(flushes), self._flushes.ends(flushes)
         first = int(begins[0])
@@ -192,14 +185,14 @@ class BlockBuffer:
 
 
 def made_of(state: Any) -> np.random.Generator:
-    """Return a generator in a state."""
+    """Return a generator with this state."""
     bits = np.random.PCG64()
     bits.state = state
     return np.random.Generator(bits)
 
 
 class Flushes:
-    """The flushes of a buffer into which chunks of samples come, all of one size but for a few that are shorter.
+    """The flushes of a buffer that chunks of samples enter, all of one size except for a few shorter ones.
 
     The buffer is flushed when it has ``buffer_size`` samples or more, and keeps ``buffer_size // 2``; a last flush
     empties it. Between short chunks flushes are equally far apart: O(number of short chunks) memory and time to make.
@@ -217,14 +210,13 @@ class Flushes:
 
     Notes
     -----
-    A flush is a window onto the samples as they arrive: `begins` to `ends`. Up to where the next window begins its
-    samples leave.
+    A flush is a window onto the samples as they arrive: `begins` to `ends`. Its samples before the next window leave.
     """
 
     def __init__(self, num_samples: int, chunk_size: int, short: list[tuple[int, int]], buffer_size: int) -> None:
         self._num_samples, self._keep = num_samples, buffer_size // 2
         runs = _runs(num_samples, chunk_size, short, buffer_size)
-        # Of each run of equally distant flushes: the number of the first, where it ends, the distance to the next.
+        # For each run of equally distant flushes: the number of the first, its end, the distance to the next.
         self._first, self._end, self._distance = np.array(runs, dtype=np.int64).T
         self._last = int(self._first[-1])
         if int(self.ends(self._last - 1)) - self._keep == num_samples and self._last:
@@ -238,7 +230,7 @@ class Flushes:
     @overload
     def ends(self, flushes: NDArray[np.int64]) -> NDArray[np.int64]: ...
     def ends(self, flushes: int | NDArray[np.int64]) -> np.int64 | NDArray[np.int64]:
-        """Return how many samples have arrived when flushes happen; 0 before the first, -1."""
+        """Return the samples that have arrived when flushes happen; 0 for flush -1."""
         run = np.maximum(np.searchsorted(self._first, flushes, side="right") - 1, 0)
         ends = self._end[run] + (flushes - self._first[run]) * self._distance[run]
         return np.where(np.asarray(flushes) < 0, 0, ends)[()]
@@ -248,21 +240,21 @@ class Flushes:
     @overload
     def begins(self, flushes: NDArray[np.int64]) -> NDArray[np.int64]: ...
     def begins(self, flushes: int | NDArray[np.int64]) -> np.int64 | NDArray[np.int64]:
-        """Return how many samples have left when flushes happen; all of them after the last."""
+        """Return the samples that have left when flushes happen; all samples after the last flush."""
         begins = np.maximum(self.ends(flushes - 1) - self._keep, 0)
         return np.where(np.asarray(flushes) > self._last, self._num_samples, begins)[()]
 
     def kept_before(self, flush: int) -> int:
-        """Return how many samples the flush before kept."""
+        """Return the number of samples that the last flush kept."""
         return int(self.ends(flush - 1) - self.begins(flush))
 
-    def that_happens_at(self, arrived: int) -> int:
-        """Return the first flush that happens when so many samples have arrived, or later."""
-        return self.that_emits(arrived - 1 - self._keep)
+    def flush_at(self, arrived: int) -> int:
+        """Return the first flush when ``arrived`` samples have arrived, or later."""
+        return self.flush_of(arrived - 1 - self._keep)
 
-    def that_emits(self, number: int) -> int:
-        """Return the flush by which the sample with a number leaves."""
-        # Flush f lets the samples up to ends(f) - keep go: the first whose end is beyond number + keep, or the last.
+    def flush_of(self, number: int) -> int:
+        """Return the flush that lets the sample with a number leave."""
+        # Flush f lets the samples up to ends(f) - keep leave: the first that ends after number + keep, or the last.
         reached = number + self._keep
         run = int(np.searchsorted(self._end, reached, side="right")) - 1
         if run < 0:
@@ -275,33 +267,33 @@ class Flushes:
 def _runs(
     num_samples: int, chunk_size: int, short: list[tuple[int, int]], buffer_size: int
 ) -> list[tuple[int, int, int]]:
-    """Return the first flush, its end and the distance of each run of flushes; the last is that at the end."""
+    """Return the first flush, its end and the distance for each run of flushes; the last run is the end."""
     lacking = sum(chunk_size - samples for _, samples in short)
     num_chunks = (num_samples + lacking) // chunk_size
     borders = iter([*short, (num_chunks, 0)])
     border, samples = next(borders)
     chunk = arrived = flush = 0
-    wanted = buffer_size
+    needed = buffer_size
     runs = []
     while chunk < num_chunks:
-        regular = -(-wanted // chunk_size)
+        regular = -(-needed // chunk_size)
         count = (border - chunk) // regular if flush else min(1, (border - chunk) // regular)
         if count:
             runs.append((flush, arrived + regular * chunk_size, regular * chunk_size))
             chunk, arrived = chunk + count * regular, arrived + count * regular * chunk_size
         else:
             waiting = 0
-            while waiting < wanted and chunk < num_chunks:
-                whole = min(-(-(wanted - waiting) // chunk_size), border - chunk)
+            while waiting < needed and chunk < num_chunks:
+                whole = min(-(-(needed - waiting) // chunk_size), border - chunk)
                 chunk, waiting = chunk + whole, waiting + whole * chunk_size
-                if waiting < wanted and chunk < num_chunks:  # the next chunk is short
+                if waiting < needed and chunk < num_chunks:  # the next chunk is short
                     chunk, waiting = chunk + 1, waiting + samples
                     border, samples = next(borders)
             arrived += waiting
-            if waiting < wanted:
+            if waiting < needed:
                 break
             count = 1
             runs.append((flush, arrived, 0))
         flush += count
-        wanted = buffer_size - buffer_size // 2
+        needed = buffer_size - buffer_size // 2
     return [*runs, (flush, num_samples, 0)]

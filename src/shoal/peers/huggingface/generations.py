@@ -1,7 +1,7 @@
 """Shards and random numbers of each worker: they differ between releases of ``datasets``.
 
 =========  =================================================================================================
-release    what differs
+release    difference
 =========  =================================================================================================
 to 4.3     epoch ``e`` has a generator of its own, made from the seed and ``e``; all workers use the same one
 4.4, 4.5   each worker of a ``DataLoader`` has a generator of its own
@@ -28,7 +28,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Run(NamedTuple):
-    """Arguments that decide who reads what: release, ranks, workers of each rank (0: itself), ways to share."""
+    """Arguments that deal shards: release, ranks, workers of each rank (0: none), ways to share."""
 
     release: tuple[int, int]
     max_buffer_input_shards: int
@@ -45,7 +45,7 @@ class WorkerShards(NamedTuple):
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """Return the release of ``datasets`` that a version belongs to, from (3, 0) on.
+    """Return the release of a version of ``datasets``, from (3, 0) on.
 
     >>> release_of("4.8.5")
     (4, 8)
@@ -61,12 +61,12 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def shuffled_in_blocks(release: tuple[int, int]) -> bool:
-    """Return whether a release shuffles half a buffer at a time; those before replace samples one by one."""
+    """Return True if a release shuffles half a buffer at a time; earlier ones replace samples one by one."""
     return release >= (5, 1)
 
 
 def nodes_share_samples(num_shards: int, run: Run) -> bool:
-    """Return whether every rank reads all shards and keeps one sample of as many as there are ranks."""
+    """Return True if every rank reads all shards and keeps one of ``ranks`` samples."""
     if run.release == (5, 0) and run.max_buffer_input_shards > 1:
         # Release 5.0 counts the shards of the shortest part.
         num_shards //= min(num_shards, run.max_buffer_input_shards)
@@ -74,10 +74,7 @@ def nodes_share_samples(num_shards: int, run: Run) -> bool:
 
 
 def shards_of_workers(num_shards: int, run: Run, seed: int, epoch: int) -> list[list[WorkerShards]]:
-    """Return what each worker of each rank reads, which may be nothing.
-
-    Where nodes share samples, these are the workers of rank 0 alone.
-    """
+    """Return the shards of each worker of each rank; only the workers of rank 0 if nodes share samples."""
     parts, generator = _of_epoch(num_shards, run, seed, epoch)
     if nodes_share_samples(num_shards, run):
         return [_workers(parts, generator, run)]
@@ -109,18 +106,18 @@ def _of_epoch(num_shards: int, run: Run, seed: int, epoch: int) -> tuple[list[Sh
 def _workers(parts: list[Shards], generator: np.random.Generator, run: Run) -> list[WorkerShards]:
     if not run.workers:
         return [WorkerShards(_turns(parts, run), copy.deepcopy(generator))]
-    made: list[WorkerShards] = []
+    workers: list[WorkerShards] = []
     for worker in range(run.workers):
         if worker >= min(len(part) for part in parts):
-            made.append(WorkerShards([_NONE], generator))  # the library stops it, with a warning
+            workers.append(WorkerShards([_NONE], generator))  # the library stops it, with a warning
             continue
         own = copy.deepcopy(generator)
         if run.release >= (4, 6):
             own = _shifted(generator, worker)
         elif run.release >= (4, 4):
             own = _generator(generator.bit_generator.state["state"]["state"] + worker)
-        made.append(WorkerShards(_turns(_share(parts, run.workers, worker), run), own))
-    return made
+        workers.append(WorkerShards(_turns(_share(parts, run.workers, worker), run), own))
+    return workers
 
 
 def _turns(parts: list[Shards], run: Run) -> list[Shards]:
@@ -144,5 +141,5 @@ def _generator(seed: int) -> np.random.Generator:
 
 
 def _shifted(generator: np.random.Generator, value: int) -> np.random.Generator:
-    """Return the generator that an epoch or a worker has, made of the numbers of another, which stays as it is."""
+    """Return the generator of an epoch or a worker, seeded by another generator, which stays unchanged."""
     return _generator(int(copy.deepcopy(generator).integers(0, _SEEDS)) - value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -46,7 +46,7 @@ from shoal.peers.rank_streams import RankStreams
 
 Kind = Literal["block", "reservoir"]
 RELEASES: dict[Kind, str] = {"block": "5.2", "reservoir": "4.8"}
-"""The kinds of buffers, and the release of each that is meant where none is named."""
+"""Kinds of buffers, with the default release of each."""
 
 _STRATEGIES = ("auto", "shards", "examples")
 _MOST = 2**32 - 1
@@ -56,28 +56,28 @@ _MOST = 2**32 - 1
 class HuggingFace:
     """The order of ``IterableDataset.shuffle(seed, buffer_size)`` of Hugging Face ``datasets``, id for id.
 
-    A shard is what it is there: an item of the list in ``gen_kwargs``, or a file of Parquet, JSON or CSV. Epoch ``e``
-    is the one that follows ``set_epoch(e)``. With ``workers`` the positions are those of a torch ``DataLoader`` that
-    has so many, and with ``ranks`` those of ``split_dataset_by_node``: step by step, in a step the batches of all
-    ranks. As many ranks, with batches of the same size, get the samples that they had there.
+    A shard is a shard of ``datasets``: an item of the list in ``gen_kwargs``, or a file of Parquet, JSON or CSV. Epoch
+    ``e`` is the epoch after ``set_epoch(e)``. With workers the positions follow a torch ``DataLoader``, and with ranks
+    ``split_dataset_by_node``: step by step, in a step the batches of all ranks. As many ranks, with batches of the same
+    size, get the samples that they had there.
 
     Parameters
     ----------
     kind
-        "block": the buffer of releases from 5.1 on, of which a half is emptied at a time. "reservoir": that of releases
+        "block": the buffer of releases from 5.1 on, which empties a half at a time. "reservoir": the buffer of releases
         to 5.0.
     release
-        Release of ``datasets``; if not given, "5.2" for blocks and "4.8" for reservoirs. The order of a seed changed
-        with 4.4, 4.6, 5.0 and 5.1.
+        Release of ``datasets``; default "5.2" for blocks and "4.8" for reservoirs. The order of a seed changed with
+        4.4, 4.6, 5.0 and 5.1.
     buffer_size, max_buffer_input_shards
-        As in ``shuffle``. The latter counts from 5.0 on.
+        Arguments of ``shuffle``. The latter counts from 5.0 on.
     world_size, strategy
-        As in ``split_dataset_by_node``: its ``world_size``, and how nodes share.
+        Arguments of ``split_dataset_by_node``: the world size, and how nodes share.
     num_workers, batch_size
-        As in ``DataLoader``: its ``num_workers``, and the batch of one rank.
+        Arguments of ``DataLoader``: the number of workers, and the batch of one rank.
     tables
-        Whether the dataset comes in Arrow tables (files of Parquet, JSON, CSV, ...) rather than example by example
-        (from a generator, or after ``map`` with a function of Python). It matters from 5.1 on.
+        True if the dataset comes in Arrow tables (files of Parquet, JSON, CSV, ...), False if it comes example by
+        example (from a generator, or after ``map`` with a function of Python). It matters from 5.1 on.
 
     Raises
     ------
@@ -86,10 +86,9 @@ class HuggingFace:
 
     Notes
     -----
-    Random numbers are those of ``numpy.random.default_rng``, which numpy promises for a version of its own: a change of
-    distributions would be in its release notes.
+    Random numbers come from ``numpy.random.default_rng``; numpy's release notes announce changes of its distributions.
 
-    Every sample comes once in an epoch. Where ranks share the samples of all shards and have no workers, the order is
+    Every sample comes once in an epoch. If ranks share the samples of all shards and have no workers, the order is
     global and elastic: any number of ranks can go on with it. Otherwise each worker has a shuffle buffer of its own; at
     another number of ranks the global batches are the same sets, dealt otherwise.
 
@@ -137,7 +136,7 @@ class HuggingFace:
         if shuffled_in_blocks(release) != (self.kind == "block"):
             other = next(kind for kind in RELEASES if kind != self.kind)
             msg = f"datasets {self.release} has no {self.kind} buffer: the order is 'hf-{other}'"
-            raise UsageError(msg, hint="reservoirs are in releases to 5.0, blocks in those from 5.1 on")
+            raise UsageError(msg, hint="releases to 5.0 have reservoirs, releases from 5.1 on have blocks")
         if self.strategy != "auto" and release < (5, 1):
             msg = f"datasets {self.release} has no strategy: nodes share as in 'auto'"
             raise UsageError(msg, hint="leave strategy= out")
@@ -150,7 +149,7 @@ class HuggingFace:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of this order that a state keeps."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kind"}
+        return {name: value for name, value in asdict(self).items() if name != "kind"}
 
     @property
     def _run(self) -> Run:
@@ -158,10 +157,10 @@ class HuggingFace:
         return Run(release_of(self.release or ""), shards, self.world_size, self.num_workers, strategy)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return where the run goes on that saved the state of an ``IterableDataset`` or a ``StatefulDataLoader``.
+        """Return the start of a run by its state of an ``IterableDataset`` or a ``StatefulDataLoader``.
 
-        A state has no seed. It must be of a run that was not resumed by `datasets` itself, which loses what is in its
-        buffers; and of batches that are whole, where there are ranks or workers.
+        A state has no seed. `datasets` itself must not have resumed the run, because it loses the contents of its
+        buffers; and runs with ranks or workers must have saved the state after whole batches.
         """
         saved = saved_run(checkpoint)
         if saved is None:
@@ -186,11 +185,11 @@ class HuggingFace:
         if self.strategy == "shards" and num_shards < self.world_size:
             msg = f"strategy='shards' needs a shard for each rank; there are {num_shards} for {self.world_size} ranks"
             raise UsageError(msg, hint="datasets refuses that, too")
-        made = shards_of_workers(num_shards, self._run, check_seed(seed), check_epoch(epoch))
-        streams = [[self._stream(worker, samples) for worker in rank] for rank in made]
+        workers = shards_of_workers(num_shards, self._run, check_seed(seed), check_epoch(epoch))
+        streams = [[self._stream(worker, samples) for worker in rank] for rank in workers]
         shared = nodes_share_samples(num_shards, self._run)
         if not self.num_workers and len(streams) == 1:
-            return OneStream(self, streams[0][0], made[0][0].parts, samples)
+            return OneStream(self, streams[0][0], workers[0][0].parts, samples)
         return self._of_streams(streams, samples, shared=shared)
 
     def _stream(self, worker: WorkerShards, shard_samples: NDArray[np.int64]) -> ShuffledStream:
@@ -203,24 +202,25 @@ class HuggingFace:
         return ShuffledStream(turns, buffer(turns, self.buffer_size, worker.generator))
 
     def _of_streams(
-        self, made: list[list[ShuffledStream]], shard_samples: NDArray[np.int64], *, shared: bool
+        self, of_ranks: list[list[ShuffledStream]], shard_samples: NDArray[np.int64], *, shared: bool
     ) -> RankStreams:
-        """Return the order of ranks and workers; ``made`` has the workers of one rank alone where ranks share them."""
-        streams: list[list[ShuffledStream | Strided]] = [list(rank) for rank in made]
+        """Return the order of ranks and workers; ``of_ranks`` has only rank 0 if ranks share the samples of workers."""
+        streams: list[list[ShuffledStream | Strided]] = [list(rank) for rank in of_ranks]
         if shared:
-            streams = [[Strided(each, self.world_size, rank) for each in made[0]] for rank in range(self.world_size)]
+            shares = range(self.world_size)
+            streams = [[Strided(stream, self.world_size, rank) for stream in of_ranks[0]] for rank in shares]
         width = len(streams[0])
-        numbers = np.array([[each.num_samples for each in rank] for rank in streams], dtype=np.int64)
+        numbers = np.array([[stream.num_samples for stream in rank] for rank in streams], dtype=np.int64)
         of_shard = np.zeros(len(shard_samples), dtype=np.int64)
-        for number, stream in enumerate(stream for rank in made for stream in rank):
+        for number, stream in enumerate(stream for rank in of_ranks for stream in rank):
             of_shard[stream.shards] = number
         first_id = chunk_starts(shard_samples)
 
         def stream_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
             own = of_shard[np.searchsorted(first_id, ids, side="right") - 1]
             for worker in np.unique(own).tolist() if shared else ():
-                mine = own == worker
-                own[mine] = worker + made[0][worker].numbers(ids[mine]) % self.world_size * width
+                rows = own == worker
+                own[rows] = worker + of_ranks[0][worker].numbers(ids[rows]) % self.world_size * width
             return own
 
         flat = [stream for rank in streams for stream in rank]
@@ -247,7 +247,7 @@ class OneStream(PeerEpoch):
         return self._stream.ids(start, stop)
 
     def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each sample id; it goes through the epoch from the earliest of them."""
+        """Return the position of each sample id; a scan of the epoch from the earliest one."""
         return self._stream.numbers(ids)
 
     def first_of_step(self, step: int) -> int:
@@ -260,7 +260,7 @@ class OneStream(PeerEpoch):
 
 
 class ShuffledStream:
-    """The samples of a worker behind its shuffle buffer. What was asked for last is kept, for ranks that share it."""
+    """The samples of a worker after its shuffle buffer; the last samples are kept for ranks that share the stream."""
 
     def __init__(self, turns: ShardTurns, buffer: ShuffleBuffer) -> None:
         self._turns, self._buffer, self.num_samples = turns, buffer, turns.num_samples
@@ -279,7 +279,7 @@ class ShuffledStream:
         return kept[: stop - start]
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
+        """Return the fewest and the most samples that may have left; see `ShuffleBuffer.left_when`."""
         return self._buffer.left_when(arrived)
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -297,10 +297,10 @@ class Strided:
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids of the samples ``[start, stop)``."""
-        # The span of all offsets: the streams of the other ranks find it there.
+        # The span of all offsets: the streams of other ranks find it in the cache.
         end = min(stop * self._step, self._stream.num_samples)
         return self._stream.ids(start * self._step, end)[self._offset :: self._step][: stop - start]
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each sample id, all of which are in it."""
+        """Return the number of each sample id of these samples."""
         return (self._stream.numbers(ids) - self._offset) // self._step

@@ -1,9 +1,9 @@
-"""Checkpoints of ``IterableDataset`` and of loaders over it: how far a run has come by them.
+"""Checkpoints of ``IterableDataset`` and of loaders over it: the progress of a run.
 
-A state has counters of what was read, and none of the shuffle buffer. Where the dataset comes in Arrow tables with
-known features, a counter of the samples that were delivered is among them, ``batch_idx`` of the outermost
-``RebatchedArrowExamplesIterable``. Otherwise the samples that had arrived at the buffer say how many had left it:
-exactly for a reservoir, to within a flush for blocks.
+A state has counters of the samples read, and no shuffle buffer. If the dataset comes in Arrow tables with known
+features, the state also counts delivered samples, in ``batch_idx`` of the outermost ``RebatchedArrowExamplesIterable``.
+Otherwise the samples that had arrived at the buffer determine the samples that had left it: exactly for a reservoir, to
+within a flush for blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HINT = "ds.load_state_dict(ds.state_at(position, epoch=epoch)) with the samples
 
 
 class SavedLoader(NamedTuple):
-    """A loader's number of workers, the size of its batches (0: not known), and how many of them it had given."""
+    """A loader's number of workers, the size of its batches (0: unknown), and the number of batches given."""
 
     workers: int
     batch_size: int
@@ -36,11 +36,11 @@ class SavedRun(NamedTuple):
 
 
 def saved_run(checkpoint: Mapping[str, Any]) -> SavedRun | None:
-    """Return what ``IterableDataset.state_dict()`` or ``StatefulDataLoader.state_dict()`` saved; None for others."""
-    found = next(_streams(checkpoint), None)
-    if found is None:
+    """Return the run in a state of ``IterableDataset`` or ``StatefulDataLoader``; None for other values."""
+    saved = next(_streams(checkpoint), None)
+    if saved is None:
         return None
-    return SavedRun(found["examples_iterable"], int(found["epoch"]), _saved_loader(checkpoint))
+    return SavedRun(saved["examples_iterable"], int(saved["epoch"]), _saved_loader(checkpoint))
 
 
 def _saved_loader(checkpoint: Mapping[str, Any]) -> SavedLoader | None:
@@ -64,8 +64,8 @@ def _streams(state: Any) -> Iterator[Mapping[str, Any]]:
         if "examples_iterable" in state and "epoch" in state:
             yield state
         else:
-            for each in state.values():
-                yield from _streams(each)
+            for value in state.values():
+                yield from _streams(value)
 
 
 def delivered(stream: Mapping[str, Any]) -> int:
@@ -75,12 +75,9 @@ def delivered(stream: Mapping[str, Any]) -> int:
 
 
 def arrived(stream: Mapping[str, Any], parts: list[NDArray[np.int64]], shard_samples: NDArray[np.int64]) -> int:
-    """Return the samples that had arrived at the buffer, from lists of shards that take turns.
+    """Return the samples of lists of shards in turn that had arrived at the buffer.
 
-    Raises
-    ------
-    StateError
-        The state has other shards.
+    Raises `StateError` if the state has other shards.
     """
     stream, counted = _innermost(stream), 0
     states = stream.get("previous_states", [stream])
@@ -107,7 +104,7 @@ def _innermost(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def only(low: int, high: int) -> int:
-    """Return the samples that were delivered if it is known to one, or raise an error that says what is known."""
+    """Return the number of samples delivered, or raise `StateError` if it is not known exactly."""
     if low != high:
         msg = f"from {low} to {high} samples had been delivered: this state of datasets does not say how many"
         raise StateError(msg, hint=_HINT)
@@ -115,7 +112,7 @@ def only(low: int, high: int) -> int:
 
 
 def in_batches(samples: int, batch_size: int) -> int:
-    """Return the batches that a rank had taken, or raise an error if it was within one."""
+    """Return the number of batches that a rank had taken, or raise `StateError` within a batch."""
     if samples % batch_size:
         msg = f"the rank that saved this had {samples} samples, which are no whole batches of {batch_size}"
         raise StateError(msg, hint=f"a state saved between batches; or {_HINT}")
@@ -123,14 +120,14 @@ def in_batches(samples: int, batch_size: int) -> int:
 
 
 def of_one_process() -> StateError:
-    """Return the error for a state of one process of many."""
-    msg = "the state is of one process, and does not say what the others had delivered"
+    """Return the error for a state of one of many processes."""
+    msg = "the state is of one process, and does not count the samples of the others"
     return StateError(msg, hint=f"the state of a StatefulDataLoader; or {_HINT}")
 
 
 def check_loader(saved: SavedLoader, workers: int, batch_size: int) -> None:
-    """Verify that a loader is the one of the order, or raise an error that says what differs."""
+    """Raise `StateError` unless a loader has the numbers of the order."""
     if saved.workers != workers or saved.batch_size not in {0, batch_size}:
         msg = f"the loader that saved this had num_workers={saved.workers}, batch_size={saved.batch_size or 'unknown'}"
-        hint = f"this order has num_workers={workers}, batch_size={batch_size}: give it those of the loader"
+        hint = f"this order has num_workers={workers}, batch_size={batch_size}: give it the loader's"
         raise StateError(msg, hint=hint)

@@ -1,4 +1,4 @@
-"""Shards that take turns, chunk by chunk: the samples that arrive at the shuffle buffer of a worker."""
+"""Shards that take turns, chunk by chunk: the samples in the order of arrival at a worker's shuffle buffer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class ShardTurns:
-    """Lists of shards from which chunks are taken in turn; samples are numbered in the order in which they come.
+    """Lists of shards that give chunks in turn; samples are numbered in the order of arrival.
 
-    A chunk goes across the borders of the shards of a list; the last one of a list may be short.
+    A chunk may span several shards of a list; the last chunk of a list may be short.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ class ShardTurns:
         self._turns = RoundRobin(-(-self._part_samples // chunk_size)) if len(parts) > 1 else None
         short = self.short_chunks()
         self._short = np.array([chunk for chunk, _ in short], dtype=np.int64)
-        # How many samples the short chunks up to each lack.
+        # The samples that all short chunks before lack.
         self._missing = chunk_starts(np.array([chunk_size - samples for _, samples in short], dtype=np.int64))
         self._after = (self._short + 1) * chunk_size - self._missing[1:]
 
     def short_chunks(self) -> list[tuple[int, int]]:
-        """Return the numbers of chunks that are short, ascending, and the samples of each."""
+        """Return the numbers of short chunks, ascending, and the samples of each."""
         parts = np.flatnonzero(self._part_samples % self.chunk_size)
         samples = self._part_samples[parts] % self.chunk_size
         chunks = self._part_samples[parts] // self.chunk_size
@@ -52,7 +52,7 @@ class ShardTurns:
         return sorted(zip(chunks.tolist(), samples.tolist(), strict=True))
 
     def ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of the samples that come as these numbers."""
+        """Return the ids of the samples with these numbers."""
         if self._turns is None:
             return self._ids_of_line(numbers)
         chunks, offsets = self._chunks_of(numbers)
@@ -60,7 +60,7 @@ class ShardTurns:
         return self._ids_of_line(self._part_starts[parts] + items * self.chunk_size + offsets)
 
     def arriving(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the ids of the samples that come as numbers ``[first, end)``; faster than `ids`."""
+        """Return the ids of the samples with numbers ``[first, end)``; faster than `ids`."""
         if self._turns is None or self.chunk_size == 1 or first >= end:
             return self.ids(np.arange(first, end))
         chunks, offsets = self._chunks_of(np.array([first, end - 1]))
@@ -72,7 +72,7 @@ class ShardTurns:
         return self._ids_of_line(line[offsets[0] : offsets[0] + end - first])
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return as which numbers samples come, the inverse of `ids`."""
+        """Return the numbers of samples, the inverse of `ids`."""
         shards = np.searchsorted(self._first_id, ids, side="right") - 1
         line: NDArray[np.int64] = ids - self._id_less_line[self._by_id[np.searchsorted(self.shards, shards)]]
         if self._turns is None:
@@ -80,12 +80,12 @@ class ShardTurns:
         parts = np.searchsorted(self._part_starts, line, side="right") - 1
         items, offsets = np.divmod(line - self._part_starts[parts], self.chunk_size)
         chunks = self._turns.positions(parts, items)
-        found: NDArray[np.int64] = chunks * self.chunk_size + offsets
-        found -= self._missing[np.searchsorted(self._short, chunks)]
-        return found
+        numbers: NDArray[np.int64] = chunks * self.chunk_size + offsets
+        numbers -= self._missing[np.searchsorted(self._short, chunks)]
+        return numbers
 
     def _chunks_of(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the chunk with which each number comes, and its place in the chunk."""
+        """Return the chunk of each number, and its place in the chunk."""
         if self.chunk_size == 1:
             return numbers, np.zeros(1, dtype=np.int64)
         passed = np.searchsorted(self._after, numbers, side="right")

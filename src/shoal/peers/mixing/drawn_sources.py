@@ -1,8 +1,8 @@
 """Sources drawn at random, one number of a generator for each draw, until the sources are used up.
 
-Such draws are sequential by nature. They are made in blocks, of which the state of the generator and the counts are
-kept: so any position behind a scanned one costs a block, and others cost the draws up to them, 5 to 20 ns each. No
-data is needed for that, nor for the end of the epoch where it depends on the draws.
+Such draws are sequential by nature. They are made in blocks, and the state of the generator and the counts are kept for
+each block: so a position after a known block costs a block, and other positions cost the draws up to them, 5 to 20 ns
+each. No data is needed for that, nor for the end of the epoch if it depends on the draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUCKETS = 1 << 16
 
 
 class _Checkpoint(NamedTuple):
-    """The place where a block begins: positions and draws of each source before it, and the state of the generator."""
+    """Start of a block: the positions and the draws of each source before it, and the state of the generator."""
 
     position: int
     drawn: NDArray[np.int64]
@@ -30,7 +30,7 @@ class _Checkpoint(NamedTuple):
 
 
 class _Emitted(NamedTuple):
-    """The sources of the positions that a block of draws makes, the draws of each source after it, and the end."""
+    """Sources of the positions of a block of draws, the draws of each source after it, and True at the end."""
 
     sources: NDArray[np.int32]
     drawn: NDArray[np.int64]
@@ -40,23 +40,23 @@ class _Emitted(NamedTuple):
 class SourceOfDraw:
     """The source of each number in [0, 1), by the cumulated probabilities of sources.
 
-    ``side`` is that of `numpy.searchsorted`: whether a number that is equal to a cumulated probability belongs to the
-    source before it ("left") or after it ("right"). About 3 ns for each number, by a table of 65,536 intervals.
+    ``side`` is an argument of `numpy.searchsorted`: a number equal to a cumulated probability belongs to the source
+    before it ("left") or after it ("right"). About 3 ns for each number, by a table of 65,536 intervals.
     """
 
     def __init__(self, cumulated: NDArray[np.float64], side: Any) -> None:
         self._cumulated, self._side = cumulated, side
-        found = cumulated.searchsorted(np.arange(_BUCKETS + 1) / _BUCKETS, side)
-        # All numbers of an interval lie between its borders: so they have one source if these have.
-        self._of_bucket = np.where(found[:-1] == found[1:], found[:-1], -1).astype(np.int32)
+        sources = cumulated.searchsorted(np.arange(_BUCKETS + 1) / _BUCKETS, side)
+        # If both borders of an interval have one source, so have all numbers in between.
+        self._of_bucket = np.where(sources[:-1] == sources[1:], sources[:-1], -1).astype(np.int32)
 
     def __call__(self, numbers: NDArray[np.float64]) -> NDArray[np.int32]:
         """Return the source of each number, same shape."""
-        found = self._of_bucket[(numbers * _BUCKETS).astype(np.int32)]
-        unsure = np.flatnonzero(found < 0)
+        sources = self._of_bucket[(numbers * _BUCKETS).astype(np.int32)]
+        unsure = np.flatnonzero(sources < 0)
         exact = self._cumulated.searchsorted(numbers[unsure], self._side)
-        found[unsure] = np.minimum(exact, len(self._cumulated) - 1)  # rounded, they may end below 1
-        return found
+        sources[unsure] = np.minimum(exact, len(self._cumulated) - 1)  # rounded, they may end below 1
+        return sources
 
 
 class DrawnSources(ABC):
@@ -65,9 +65,9 @@ class DrawnSources(ABC):
     Parameters
     ----------
     lengths
-        Samples of each source, none of them 0.
+        Samples of each source, above 0.
     generator
-        Of the numbers in [0, 1), at its first one.
+        Generator of numbers in [0, 1), before its first number.
     """
 
     def __init__(self, lengths: Sequence[int], generator: np.random.Generator) -> None:
@@ -79,7 +79,7 @@ class DrawnSources(ABC):
 
     @property
     def num_samples(self) -> int:
-        """Positions of the epoch; where they depend on draws, these are made."""
+        """Positions of the epoch, from as many draws as needed."""
         while not self._checkpoints[-1].is_end:
             self._block(len(self._checkpoints) - 1)
         return self._checkpoints[-1].position
@@ -93,13 +93,13 @@ class DrawnSources(ABC):
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``."""
-        found = [np.zeros(0, dtype=np.int32)]
+        parts = [np.zeros(0, dtype=np.int32)]
         while start < stop:
             number = self._number_at(start)
             first = self._checkpoints[number].position
-            found.append(self._block(number)[start - first : stop - first])
-            start += len(found[-1])
-        return np.concatenate(found).astype(np.int64)
+            parts.append(self._block(number)[start - first : stop - first])
+            start += len(parts[-1])
+        return np.concatenate(parts).astype(np.int64)
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if the epoch ends before."""
@@ -117,21 +117,21 @@ class DrawnSources(ABC):
 
     @abstractmethod
     def _emitted(self, numbers: NDArray[np.float64], drawn: NDArray[np.int64]) -> _Emitted:
-        """Return what a block of numbers makes after so many draws of each source."""
+        """Return the sources of a block of numbers after ``drawn`` draws of each source."""
 
     def _delivered(self, drawn: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of each source after so many draws of it."""
+        """Return the samples of each source after ``drawn`` draws of it."""
         return drawn
 
     def _number_at(self, position: int) -> int:
-        """Return the number of the block that has a position; that of the last one for positions behind the end."""
+        """Return the number of the block with a position; positions after the end are in the last block."""
         while (last := self._checkpoints[-1]).position <= position and not last.is_end:
             self._block(len(self._checkpoints) - 1)
-        found = bisect_right(self._checkpoints, position, key=lambda checkpoint: checkpoint.position) - 1
-        return min(found, len(self._checkpoints) - 2)
+        block = bisect_right(self._checkpoints, position, key=lambda checkpoint: checkpoint.position) - 1
+        return min(block, len(self._checkpoints) - 2)
 
     def _block(self, number: int) -> NDArray[np.int32]:
-        """Return the sources of the positions of a block, the checkpoint of which is known; make the next one."""
+        """Return the sources of the positions of a block with a known checkpoint, and make the next checkpoint."""
         last = self._last
         if last is not None and last[0] == number:
             return last[1]
@@ -141,7 +141,7 @@ class DrawnSources(ABC):
         emitted = self._emitted(np.random.Generator(bits).random(BLOCK), before.drawn)
         if number + 1 == len(self._checkpoints):
             position = before.position + len(emitted.sources)
-            # If another thread was faster, its checkpoint is the same, and those behind it stay.
+            # If another thread was faster, its checkpoint is equal, and later ones stay.
             self._checkpoints[number + 1 : number + 2] = [
                 _Checkpoint(position, emitted.drawn, bits.state, emitted.is_end)
             ]
@@ -161,9 +161,9 @@ class WithRepeats(DrawnSources):
     source_of
         The source of each number.
     waits_for_all
-        True if the epoch ends when each source has come to its end once; else, when the first one has.
+        True if the epoch ends when each source has come to its end once; else at the first end.
     spare
-        1 if a source comes to its end only when it is drawn once more, a draw that is no position; else 0.
+        1 if a source only comes to its end at another draw, which is no position; else 0.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class WithoutRepeats(DrawnSources):
 
     @property
     def num_samples(self) -> int:
-        """Positions of the epoch, of which no draw needs to be known."""
+        """Positions of the epoch, without a draw."""
         return int(self.lengths.sum())
 
     def _emitted(self, numbers: NDArray[np.float64], drawn: NDArray[np.int64]) -> _Emitted:
@@ -216,9 +216,9 @@ class WithoutRepeats(DrawnSources):
 
 
 class Dropping(WithoutRepeats):
-    """Each sample comes once: a source that is drawn when it is used up is left out from then on.
+    """Each sample comes once: a used-up source that is drawn is left out from then on.
 
-    ``weights`` are those of the sources, in the ratio of which those that are left are drawn.
+    The other sources are drawn in the ratio of their ``weights``.
     """
 
     def __init__(self, lengths: Sequence[int], generator: np.random.Generator, weights: NDArray[np.float64]) -> None:
@@ -226,7 +226,7 @@ class Dropping(WithoutRepeats):
         super().__init__(lengths, generator, cumulated_shares(self._weights))
 
     def _emitted(self, numbers: NDArray[np.float64], drawn: NDArray[np.int64]) -> _Emitted:
-        found = [np.zeros(0, dtype=np.int32)]
+        parts = [np.zeros(0, dtype=np.int32)]
         while len(numbers) and not (drawn >= self.lengths).all():
             left = np.flatnonzero(drawn <= self.lengths).astype(np.int32)
             is_whole = len(left) == len(drawn)
@@ -235,18 +235,18 @@ class Dropping(WithoutRepeats):
             over = np.flatnonzero((after > self.lengths) & (drawn <= self.lengths)).tolist()
             end = min((_nth(sources, source, int(self.lengths[source] - drawn[source]) + 1) for source in over),
                       default=len(numbers))  # fmt: skip
-            found.append(sources[:end])
+            parts.append(sources[:end])
             drawn = drawn + np.bincount(sources[: end + 1], minlength=len(drawn))
             numbers = numbers[end + 1 :]
-        return _Emitted(np.concatenate(found), drawn, is_end=bool((drawn >= self.lengths).all()))
+        return _Emitted(np.concatenate(parts), drawn, is_end=bool((drawn >= self.lengths).all()))
 
 
 def cumulated_shares(weights: NDArray[np.float64]) -> SourceOfDraw:
-    """Return the source of each number as RandomMix finds it; if all weights are 0, the first one."""
+    """Return the source of each number as in RandomMix; the first source if all weights are 0."""
     with np.errstate(invalid="ignore"):
         return SourceOfDraw((weights / np.sum(weights)).cumsum(), "left")
 
 
 def _nth(sources: NDArray[np.int32], source: int, number: int) -> int:
-    """Return where a source comes for the time ``number``, from 1 on."""
+    """Return the index of the ``number``-th draw of a source, from 1 on."""
     return int(np.flatnonzero(sources == source)[number - 1])

@@ -1,6 +1,6 @@
 """Choices of the source of each position as other libraries make them, source for source.
 
-In each epoch the sources begin anew, in the order of that epoch, and a source that begins anew within one has the same
+In each epoch the sources begin anew, in the order of that epoch. A source that begins anew within an epoch has the same
 order again.
 """
 
@@ -32,8 +32,8 @@ from shoal.peers.mixing.sources_in_turn import Concatenated, SourcesInTurn
 
 STOPPING = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")
 EPOCHS = ("new", "same")
-_TOLERANCE = float(np.sqrt(np.finfo(np.float64).eps))  # that of Generator.choice
-_MOST_TOLD = 8
+_TOLERANCE = float(np.sqrt(np.finfo(np.float64).eps))  # as in Generator.choice
+_MOST_LISTED = 8
 _MOST_DRAWS = 1 << 40  # two hours
 
 Probabilities = Sequence[float] | Mapping[str, float] | None
@@ -48,18 +48,17 @@ class Interleave(EpochChoice):
     probabilities
         Of each source, with a sum of 1: in the order of the sources, or by name. None takes a sample of each in turn.
     stopping
-        An epoch ends when the first source is used up ("first_exhausted"); or when each has been once, those that are
-        used up beginning anew ("all_exhausted"), or not coming again ("all_exhausted_without_replacement").
+        "first_exhausted": an epoch ends when the first source is used up. "all_exhausted": it ends when each source has
+        been used up once, and used-up sources begin anew. "all_exhausted_without_replacement": they do not come again.
     epochs
         "new" as in an ``IterableDataset`` of releases from 4.6 on: ``set_epoch`` reorders sources, and draws by the
-        number of the epoch alone, so the seed is only that of epoch 0. "same" as up to 4.5, and with map-style
+        number of the epoch alone, so that the seed counts only in epoch 0. "same" as up to 4.5, and with map-style
         datasets: every epoch is like epoch 0.
     whole_turns
-        True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within the last
-        one.
+        True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within a turn.
     world_size
-        World size of a run that ``split_dataset_by_node`` splits by examples, which is so if the least number of shards
-        of a source is no multiple of it: rank ``r`` has every so many positions, from position ``r`` on.
+        World size of a run that ``split_dataset_by_node`` splits by examples, as it does if the least number of shards
+        of a source is no multiple of it: rank ``r`` has every ``world_size``-th position, from position ``r`` on.
 
     Notes
     -----
@@ -94,37 +93,37 @@ class Interleave(EpochChoice):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments that tell choices apart, as JSON types; not the ranks, by which no position differs."""
+        """Arguments that distinguish choices, as JSON types; ranks change no position."""
         others = {"epochs": self.epochs, "whole_turns": self.whole_turns}
-        return {"probabilities": _told(self.probabilities), "stopping": self.stopping, **others}
+        return {"probabilities": _for_state(self.probabilities), "stopping": self.stopping, **others}
 
     @property
     def varies(self) -> bool:
-        """True if the length of an epoch depends on draws that differ from epoch to epoch."""
+        """True if draws decide the length of each epoch."""
         repeats = self.stopping != "all_exhausted_without_replacement"
         return self.probabilities is not None and self.epochs == "new" and repeats
 
     def settled(self, names: Sequence[str]) -> Self:
         """Return the choice for these sources; raise `UsageError` if it does not fit them."""
-        found = _in_order("Interleave", self.probabilities, names)
-        if found is not None and abs(math.fsum(found) - 1) > _TOLERANCE:
-            raise UsageError(f"Interleave(probabilities) must have a sum of 1; got {math.fsum(found)!r}")
-        if found is not None and 0 in found and self.stopping != "first_exhausted":
-            msg = f"the source {names[found.index(0)]!r} has probability 0 and never comes to its end, for which "
-            msg += f"stopping={self.stopping!r} would wait"
+        shares = _in_order("Interleave", self.probabilities, names)
+        if shares is not None and abs(math.fsum(shares) - 1) > _TOLERANCE:
+            raise UsageError(f"Interleave(probabilities) must have a sum of 1; got {math.fsum(shares)!r}")
+        if shares is not None and 0 in shares and self.stopping != "first_exhausted":
+            msg = f"the source {names[shares.index(0)]!r} has probability 0 and never comes to its end; "
+            msg += f"stopping={self.stopping!r} would wait for it"
             raise UsageError(msg, hint='stopping="first_exhausted", or leave that source out')
-        return replace(self, probabilities=found)
+        return replace(self, probabilities=shares)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return how often each source comes, as long as none is used up."""
+        """Return the share of each source while none is used up."""
         return [1.0] * len(lengths) if self.probabilities is None else _values(self.probabilities)
 
     def source_epoch(self, epoch: int) -> int:
-        """Return the epoch of the orders that sources have in an epoch of the mixture."""
+        """Return the epoch of the sources in an epoch of the mixture."""
         return epoch if self.epochs == "new" else 0
 
     def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:
-        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        """Return the sources of an epoch; each source has at least one sample."""
         if self.probabilities is None:
             return self._in_turn(lengths)
         self._check_draws(lengths)
@@ -136,7 +135,7 @@ class Interleave(EpochChoice):
         return WithRepeats(lengths, generator, source_of, waits_for_all=self.stopping == "all_exhausted")
 
     def _check_draws(self, lengths: Sequence[int]) -> None:
-        """Raise `UsageError` if a source comes to its end so late that nobody would wait for the draws."""
+        """Raise `UsageError` if a source takes too many draws to come to its end."""
         draws = [length / max(share, 1e-300) for length, share in zip(lengths, self.shares(lengths), strict=True)]
         if self.stopping != "first_exhausted" and max(draws) > _MOST_DRAWS:
             slowest = draws.index(max(draws))
@@ -147,19 +146,19 @@ class Interleave(EpochChoice):
     def _in_turn(self, lengths: Sequence[int]) -> SourcesInTurn:
         if self.stopping == "all_exhausted_without_replacement":
             return SourcesInTurn(lengths, sum(lengths))
-        # The last source of the last turn, which is the one by which the epoch ends.
-        turns, last = (min(lengths), lengths.index(min(lengths)))
+        # The epoch ends with the last source of the last turn.
+        turns, last = min(lengths), lengths.index(min(lengths))
         if self.stopping == "all_exhausted":
-            turns, last = max(lengths), max(source for source, each in enumerate(lengths) if each == max(lengths))
+            turns, last = max(lengths), max(source for source, length in enumerate(lengths) if length == max(lengths))
         return _turns(len(lengths), turns * len(lengths) if self.whole_turns else (turns - 1) * len(lengths) + last + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Concatenate(EpochChoice):
-    """The sources one after the other, as ``datasets.concatenate_datasets`` of Hugging Face has them.
+    """The sources one after the other, as in ``datasets.concatenate_datasets`` of Hugging Face.
 
-    That is every epoch of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on it is
-    epoch 0, and later epochs have the shards of all sources shuffled together, which is no mixture.
+    So are all epochs of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on only
+    epoch 0 is; later epochs shuffle the shards of all sources together, which is no mixture.
 
     Parameters
     ----------
@@ -183,7 +182,7 @@ class Concatenate(EpochChoice):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments that tell choices of this name apart, as JSON types."""
+        """Arguments that distinguish choices of this name, as JSON types."""
         return {"epochs": self.epochs}
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
@@ -191,11 +190,11 @@ class Concatenate(EpochChoice):
         return [float(length) for length in lengths]
 
     def source_epoch(self, epoch: int) -> int:
-        """Return the epoch of the orders that sources have in an epoch of the mixture."""
+        """Return the epoch of the sources in an epoch of the mixture."""
         return epoch if self.epochs == "new" else 0
 
     def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:  # noqa: ARG002
-        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        """Return the sources of an epoch; each source has at least one sample."""
         return Concatenated(lengths)
 
 
@@ -203,16 +202,16 @@ class Concatenate(EpochChoice):
 class RandomMix(EpochChoice):
     """The sources as ``webdataset.RandomMix`` draws them.
 
-    It draws from Python's ``random``, which it leaves unseeded, so no two runs are alike. Here it is seeded: epoch 0
-    has what RandomMix gives after ``random.seed(seed)``, with the seed of the mixture, as long as nothing else draws
-    from ``random``; later epochs have what it gives after `random_seed`.
+    It draws from Python's ``random`` without a seed, so no two runs are alike. Here it has a seed: epoch 0 equals
+    RandomMix after ``random.seed(seed)``, with the seed of the mixture, if nothing else draws from ``random``; later
+    epochs equal RandomMix after `random_seed`.
 
     Parameters
     ----------
     probs
         Weights of any sum, in the order of the sources or by name; equal ones by default.
     longest
-        If true, an epoch has each sample once. Else it ends when a source that is used up is drawn.
+        True if an epoch has each sample once; else it ends when a used-up source is drawn.
 
     References
     ----------
@@ -234,32 +233,32 @@ class RandomMix(EpochChoice):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments that tell choices of this name apart, as JSON types."""
-        return {"probs": _told(self.probs), "longest": self.longest}
+        """Arguments that distinguish choices of this name, as JSON types."""
+        return {"probs": _for_state(self.probs), "longest": self.longest}
 
     @property
     def varies(self) -> bool:
-        """True if epochs have lengths of their own."""
+        """True if epochs differ in length."""
         return not self.longest
 
     def settled(self, names: Sequence[str]) -> Self:
         """Return the choice for these sources; raise `UsageError` if it does not fit them."""
-        found = _in_order("RandomMix", self.probs, names)
-        if found is not None and not sum(found):
+        weights = _in_order("RandomMix", self.probs, names)
+        if weights is not None and not sum(weights):
             raise UsageError("RandomMix(probs) needs one above zero")
-        return replace(self, probs=found)
+        return replace(self, probs=weights)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return how often each source comes, as long as none is used up."""
+        """Return the share of each source while none is used up."""
         return [1.0] * len(lengths) if self.probs is None else _values(self.probs)
 
     @staticmethod
     def random_seed(seed: int, epoch: int) -> int:
-        """Return what `random.seed` is given before an epoch: the seed of the mixture in epoch 0, and then a hash."""
+        """Return the argument of `random.seed` before an epoch: the mixture's seed in epoch 0, then a hash."""
         return seed if epoch == 0 else key(seed, epoch, "RandomMix")
 
     def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:
-        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        """Return the sources of an epoch; each source has at least one sample."""
         weights = np.asarray(self.shares(lengths))
         generator = _python_generator(self.random_seed(seed, epoch))
         if self.longest:
@@ -269,13 +268,13 @@ class RandomMix(EpochChoice):
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin(EpochChoice):
-    """The sources in turn, as ``webdataset.RoundRobin`` has them.
+    """The sources in turn, as in ``webdataset.RoundRobin``.
 
     Parameters
     ----------
     longest
-        If true, an epoch has each sample once, and sources that are used up are passed over. Else it ends when it is
-        the turn of such a source.
+        True if an epoch has each sample once, and used-up sources are passed over; else it ends at the turn of a
+        used-up source.
 
     References
     ----------
@@ -287,15 +286,15 @@ class RoundRobin(EpochChoice):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments that tell choices of this name apart, as JSON types."""
+        """Arguments that distinguish choices of this name, as JSON types."""
         return {"longest": self.longest}
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return how often each source comes, as long as none is used up."""
+        """Return the share of each source while none is used up."""
         return [1.0] * len(lengths)
 
     def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:  # noqa: ARG002
-        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        """Return the sources of an epoch; each source has at least one sample."""
         if self.longest:
             return SourcesInTurn(lengths, sum(lengths))
         return _turns(len(lengths), min(lengths) * len(lengths) + lengths.index(min(lengths)))
@@ -309,7 +308,7 @@ def _hf_generator(seed: int, epoch: int) -> np.random.Generator:
 
 
 def _python_generator(seed: int) -> np.random.Generator:
-    """Return a generator of the numbers that ``random.random()`` gives after ``random.seed(seed)``."""
+    """Return a generator of the numbers of ``random.random()`` after ``random.seed(seed)``."""
     *words, position = random.Random(seed).getstate()[1]  # noqa: S311  # the generator of RandomMix
     bits = np.random.MT19937(0)
     bits.state = {
@@ -320,7 +319,7 @@ def _python_generator(seed: int) -> np.random.Generator:
 
 
 def _turns(num_sources: int, num_samples: int) -> SourcesInTurn:
-    """Return sources in turn up to a position, none of them passed over."""
+    """Return sources in turn up to a position, without passing over any."""
     return SourcesInTurn([-(-(num_samples - source) // num_sources) for source in range(num_sources)], num_samples)
 
 
@@ -330,23 +329,23 @@ def _one_of(what: str, value: object, valid: tuple[str, ...]) -> None:
         raise UsageError(msg, hint=did_you_mean(str(value), valid).rstrip())
 
 
-def _world_size(given: object) -> int:
-    number = as_whole("world_size", given)
+def _world_size(value: object) -> int:
+    number = as_whole("world_size", value)
     if not 1 <= number < 1 << 24:
-        raise UsageError(f"world_size is that of a run, from 1 on; got {number}")
+        raise UsageError(f"world_size is a number of ranks, from 1 to 2**24 - 1; got {number}")
     return number
 
 
 def _listed(what: str, given: Any) -> Any:
-    """Return probabilities as a tuple, or as a mapping by name; refuse what is no number from 0 on."""
+    """Return probabilities as a tuple or a mapping by name, or raise `UsageError` if one is no number from 0 on."""
     if given is None:
         return None
     named = dict(given) if isinstance(given, Mapping) else None
     try:
-        values = [float(each) for each in (given if named is None else named.values())]
+        values = [float(value) for value in (given if named is None else named.values())]
     except (TypeError, ValueError):
         values = []
-    if not values or not all(0 <= each < math.inf for each in values):
+    if not values or not all(0 <= value < math.inf for value in values):
         raise UsageError(f"{what} takes a probability from 0 on for each source; got {given!r:.80}")
     return tuple(values) if named is None else dict(zip(named, values, strict=True))
 
@@ -368,8 +367,8 @@ def _values(given: Any) -> list[float]:
     return list(given.values()) if isinstance(given, Mapping) else list(given)
 
 
-def _told(given: Any) -> Any:
-    """Return probabilities for a state: digested if they are many."""
-    if given is None or len(given) <= _MOST_TOLD:
+def _for_state(given: Any) -> Any:
+    """Return probabilities for a state; a digest of many."""
+    if given is None or len(given) <= _MOST_LISTED:
         return None if given is None else _values(given)
     return hashlib.blake2b(json.dumps(_values(given)).encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Sources that follow one another without chance: in turn, or one after the other's end."""
+"""Sources that follow one another without chance: in turn, or one after the end of another."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class SourcesInTurn:
-    """A sample of each source in turn, until the epoch ends.
+    """A sample of each source in turn, until the epoch ends; O(log num_sources) for each position.
 
-    ``limits`` are the most samples of each source in an epoch, after which it is passed over; ``num_samples`` are at
-    most their sum. All in O(log num_sources) for each position.
+    A source is passed over after ``limits`` samples in an epoch; ``num_samples`` are at most the sum of the limits.
     """
 
     def __init__(self, limits: Sequence[int], num_samples: int) -> None:
@@ -26,7 +25,7 @@ class SourcesInTurn:
         """Count the samples of each source before a position; shape (num_sources,)."""
         if position >= len(self._turns):
             return self._limits.copy()
-        source, number = (int(each[0]) for each in self._turns.locate(np.array([position])))
+        source, number = (int(row[0]) for row in self._turns.locate(np.array([position])))
         before: NDArray[np.int64] = number + (np.arange(len(self._limits)) < source)
         return np.minimum(self._limits, before)
 

@@ -1,9 +1,10 @@
 """Positions of an epoch whose samples alternate over canonical nodes.
 
 A canonical node has a row of the epoch, and the positions go down the columns: position ``q`` is sample ``q // nodes``
-of row ``q % nodes``, as long as all rows have one. Streaming calls that a partition; it hands position ``q`` to
-physical node ``q % physical_nodes``, and there to rank ``(q // physical_nodes) % ranks_per_node``, in whose turn come
-batches and workers. So a global batch is a range of positions, whatever the number of nodes, ranks and workers.
+of row ``q % nodes``, as long as all rows have a sample. Streaming calls that a partition. It hands position ``q`` to
+physical node ``q % physical_nodes``, and there to rank ``(q // physical_nodes) % ranks_per_node``, which cuts its
+positions into batches and workers. So a global batch is a range of positions, for any number of nodes, ranks and
+workers.
 
 References
 ----------
@@ -23,9 +24,9 @@ from shoal.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of sample numbers, read down the columns: whole columns first, then a tail that is listed.
+    """Rows of sample numbers, read down the columns: whole columns first, then a listed tail.
 
-    Sample ``i`` of row ``k`` is number ``starts[k] + i``. ``tail`` has the numbers after the first ``width`` columns.
+    Sample ``i`` of row ``k`` has number ``starts[k] + i``. ``tail`` has the numbers after the first ``width`` columns.
     """
 
     starts: NDArray[np.int64]
@@ -34,7 +35,7 @@ class Rows:
 
     @staticmethod
     def once(num_samples: int, num_rows: int) -> Rows:
-        """Return rows that have each sample once; row ``k`` begins with number ``k * num_samples // num_rows``.
+        """Return rows with each sample once; row ``k`` begins with number ``k * num_samples // num_rows``.
 
         >>> rows = Rows.once(7, 3)
         >>> rows.numbers(0, 7).tolist()
@@ -47,15 +48,12 @@ class Rows:
 
     @staticmethod
     def padded(num_samples: int, num_rows: int, *, num_nodes: int, ranks_per_node: int) -> Rows:
-        """Return rows with the repeats that give each rank as many samples.
+        """Return rows with the original's repeats, which give each rank equally many samples.
 
-        They are those of the original: a shorter row repeats its last sample, rows are filled up where nodes share
-        one, and the samples of a node where its ranks do not divide them.
+        A shorter row repeats its last sample; rows that nodes share are filled up, and so are the samples of a node
+        that its ranks do not divide.
 
-        Raises
-        ------
-        UsageError
-            There are too few samples; the original has no repeats for them either.
+        Raises `UsageError` if there are too few samples; the original has no repeats for them either.
         """
         length = -(-num_samples // num_rows)
         ratio = num_nodes // num_rows if num_rows < num_nodes else 1
@@ -73,7 +71,7 @@ class Rows:
         return rows.extended(_rank_padding(len(rows) // num_nodes, ranks_per_node), num_nodes)
 
     def extended(self, sources: NDArray[np.int64], num_nodes: int) -> Rows:
-        """Return these rows with the samples at some places of every node's share once more, at its end."""
+        """Return the rows with the samples at these places of every node's share again at its end."""
         if not len(sources):
             return self
         positions = (sources[:, None] * num_nodes + np.arange(num_nodes)).reshape(-1)
@@ -92,19 +90,19 @@ class Rows:
             return tail
         first = start // num_rows
         columns = np.arange(first, -(-end // num_rows))
-        found = (columns[:, None] + self.starts).reshape(-1)[start - first * num_rows : end - first * num_rows]
-        return np.concatenate([found, tail]) if len(tail) else found
+        numbers = (columns[:, None] + self.starts).reshape(-1)[start - first * num_rows : end - first * num_rows]
+        return np.concatenate([numbers, tail]) if len(tail) else numbers
 
     def _numbers_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         columns, rows = np.divmod(positions, len(self.starts))
-        found: NDArray[np.int64] = self.starts[rows] + columns
+        numbers: NDArray[np.int64] = self.starts[rows] + columns
         later = columns >= self.width
-        found[later] = self.tail[positions[later] - len(self.starts) * self.width]
-        return found
+        numbers[later] = self.tail[positions[later] - len(self.starts) * self.width]
+        return numbers
 
 
 def _filling(length: int, padding: int, ratio: int) -> NDArray[np.int64]:
-    """Return the columns that fill up rows of ``length`` samples where ``ratio`` nodes share one."""
+    """Return the columns that fill up rows of ``length`` samples if ``ratio`` nodes share a row."""
     stop = length - ratio + 1
     columns = np.arange(max(0, stop - padding), max(0, stop))
     if padding and len(columns) not in (1, padding):
@@ -114,7 +112,7 @@ def _filling(length: int, padding: int, ratio: int) -> NDArray[np.int64]:
 
 
 def _rank_padding(num_samples: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the places of the samples of a node that come once more so that its ranks divide them."""
+    """Return the places of a node's samples that repeat, so that its ranks divide them."""
     missing = -num_samples % num_ranks
     begin = num_samples - num_ranks - missing + 1
     return begin + np.arange(missing) if begin >= 0 else np.arange(missing) % max(1, num_samples)
@@ -123,8 +121,8 @@ def _rank_padding(num_samples: int, num_ranks: int) -> NDArray[np.int64]:
 def rank_of(positions: NDArray[Any], num_nodes: int, ranks_per_node: int) -> NDArray[Any]:
     """Return the rank that has each position, counted over all nodes."""
     rest, node = np.divmod(positions, num_nodes)
-    found: NDArray[Any] = node * ranks_per_node + rest % ranks_per_node
-    return found
+    ranks: NDArray[Any] = node * ranks_per_node + rest % ranks_per_node
+    return ranks
 
 
 def part_starts(num_samples: int, num_parts: int) -> NDArray[np.int64]:

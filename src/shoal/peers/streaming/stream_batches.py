@@ -1,9 +1,9 @@
 """Batches of Streaming that hold fixed parts of each stream, or one stream each.
 
-Each stream is shuffled by itself, all with the same seed, and its rows are read as `Rows` says. Then come, until the
-first stream ends (stratified) or all have (others), the samples of incomplete batches left out:
+Each stream is shuffled by itself, all with the same seed, and its rows are read as in `Rows`. Batches come until the
+first stream ends (stratified) or all have (others), without incomplete batches:
 
-* *stratified*: global batches with as many samples of each stream, by its part of the epoch;
+* *stratified*: global batches with a fixed number of samples of each stream, by its part of the epoch;
 * *per_stream*: global batches of one stream, in random order;
 * *device_per_stream*: batches of a rank of one stream, in random order for each physical node; the batches of nodes
   alternate.
@@ -29,7 +29,7 @@ BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
 
 class BatchShape(NamedTuple):
-    """Canonical nodes, the nodes and ranks that batches are for, and samples of a rank's batch."""
+    """Numbers of canonical nodes, physical nodes and ranks, and samples of a rank's batch."""
 
     canonical_nodes: int
     nodes: int
@@ -43,7 +43,7 @@ class BatchShape(NamedTuple):
         return self.nodes * self.ranks_per_node * self.batch_size
 
     def rows(self, num_samples: int, batching: str) -> Rows:
-        """Return the rows of a stream of so many samples."""
+        """Return the rows of a stream with this number of samples."""
         if not self.parity:
             return Rows.once(num_samples, self.canonical_nodes)
         nodes = {"stratified": 1, "device_per_stream": self.canonical_nodes}.get(batching, self.nodes)
@@ -53,23 +53,20 @@ class BatchShape(NamedTuple):
 def portions(proportions: NDArray[np.float64], global_batch: int) -> NDArray[np.int64]:
     """Return the samples of each stream in a stratified global batch: the whole part of its share, or one more.
 
-    Raises
-    ------
-    UsageError
-        A stream has none.
+    Raises `UsageError` if a stream has no sample in a batch.
     """
-    found = np.array([int(part * global_batch) for part in proportions])
-    lacking = global_batch - int(found.sum())
-    left = global_batch * proportions - found
-    found[np.flip(np.argsort(left))[:lacking]] += 1
-    if not found.all():
-        msg = f"stream {int(np.argmin(found))} has no sample in a global batch of {global_batch}"
+    counts = np.array([int(part * global_batch) for part in proportions])
+    lacking = global_batch - int(counts.sum())
+    left = global_batch * proportions - counts
+    counts[np.flip(np.argsort(left))[:lacking]] += 1
+    if not counts.all():
+        msg = f"stream {int(np.argmin(counts))} has no sample in a global batch of {global_batch}"
         raise UsageError(msg, hint="a larger batch_size, or a larger part of that stream")
-    return found
+    return counts
 
 
 def num_batched(batching: str, shape: BatchShape, samples: NDArray[np.int64], proportions: NDArray[np.float64]) -> int:
-    """Return the samples of an epoch of streams with so many ``samples``."""
+    """Return the samples of an epoch of streams with these numbers of samples."""
     lengths = [len(shape.rows(_whole(count), batching)) for count in samples.tolist()]
     if batching == "stratified":
         parts = portions(proportions, shape.global_batch).tolist()
@@ -97,13 +94,13 @@ def batched_ids(
 
 
 def _in_turns(batches: Sequence[Ids], rng: np.random.Generator) -> Ids:
-    """Return the batches of streams, shape (num_batches, size) each, in random turns, those of a stream in order."""
-    origins = np.repeat(np.arange(len(batches)), [_whole(len(each)) for each in batches])
+    """Return the batches of streams, shape (num_batches, size) each, in random turns; streams keep their order."""
+    origins = np.repeat(np.arange(len(batches)), [_whole(len(of_stream)) for of_stream in batches])
     rng.shuffle(origins)
-    found = np.empty((len(origins), batches[0].shape[1]), dtype=batches[0].dtype)
-    for stream, each in enumerate(batches):
-        found[origins == stream] = each
-    return found
+    ids = np.empty((len(origins), batches[0].shape[1]), dtype=batches[0].dtype)
+    for stream, of_stream in enumerate(batches):
+        ids[origins == stream] = of_stream
+    return ids
 
 
 def _device_per_stream(shape: BatchShape, streams: Sequence[Ids], rng: np.random.Generator) -> Ids:
@@ -113,13 +110,13 @@ def _device_per_stream(shape: BatchShape, streams: Sequence[Ids], rng: np.random
     for node in range(nodes):
         batches = [of_stream[node] for of_stream in shares]
         of_nodes.append(_in_turns([ids[: len(ids) // size * size].reshape(-1, size) for ids in batches], rng))
-    # The batches of nodes alternate; a node that has no more is passed over.
+    # The batches of nodes alternate; a node that has ended is passed over.
     turns = np.concatenate([np.arange(len(batches)) * nodes + node for node, batches in enumerate(of_nodes)])
     return np.concatenate(of_nodes)[np.argsort(turns)].reshape(-1)
 
 
 def _node_shares(ids: Ids, shape: BatchShape) -> list[Ids]:
-    """Return what each physical node has of a stream: its rows, in turns of as many samples as a node has ranks."""
+    """Return the samples of a stream for each physical node: its rows, in turns of one sample for each rank."""
     rows = shape.rows(len(ids), "device_per_stream")
     numbers = rows.numbers(0, len(rows))
     column, row = np.divmod(np.arange(len(numbers)), shape.canonical_nodes)
@@ -129,15 +126,17 @@ def _node_shares(ids: Ids, shape: BatchShape) -> list[Ids]:
     of_node = row // (shape.canonical_nodes // shape.nodes)
     in_turn = np.lexsort((column, row, column // shape.ranks_per_node, of_node))
     numbers, cuts = numbers[in_turn], np.searchsorted(of_node[in_turn], np.arange(1, shape.nodes))
-    return [ids[mine] for mine in np.split(numbers, cuts)]
+    return [ids[share] for share in np.split(numbers, cuts)]
 
 
 def _node_lengths(num_samples: int, shape: BatchShape) -> NDArray[np.int64]:
     """Return the samples of a stream that each physical node has."""
     if shape.parity:
         return np.full(shape.nodes, len(shape.rows(num_samples, "device_per_stream")) // shape.nodes)
-    each = shape.canonical_nodes // shape.nodes
-    counts: NDArray[np.int64] = np.diff(part_starts(num_samples, shape.canonical_nodes)).reshape(-1, each).sum(axis=1)
+    rows_per_node = shape.canonical_nodes // shape.nodes
+    counts: NDArray[np.int64] = (
+        np.diff(part_starts(num_samples, shape.canonical_nodes)).reshape(-1, rows_per_node).sum(axis=1)
+    )
     return counts
 
 

@@ -23,12 +23,9 @@ from shoal.peers.streaming.streaming_shuffles import Ids
 
 
 class StreamEpochs:
-    """The streams of a dataset with these samples in each shard.
+    """The streams of a dataset.
 
-    Raises
-    ------
-    UsageError
-        Streams do not have every shard of the dataset once, or one has no samples.
+    Raises `UsageError` if streams do not have every shard of the dataset once, or one has no samples.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class StreamEpochs:
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The samples of each stream in an epoch."""
+        """Samples of each stream in an epoch."""
         return amounts_of(self._shares, self._samples, self._epoch_size, self._seed)
 
     def num_batched(self, shape: BatchShape) -> int:
@@ -88,7 +85,7 @@ class StreamEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ShardSampling:
-    """A way of sampling shards: ``granularity`` samples at a time, by a seed that stays or that changes with epochs."""
+    """Sampling of shards, ``granularity`` samples at a time, by a seed that is fixed or changes with epochs."""
 
     granularity: int
     seed: int
@@ -96,11 +93,11 @@ class ShardSampling:
     is_fixed: bool
 
     def generator(self) -> np.random.Generator:
-        """Return a generator for an epoch, always from the beginning."""
+        """Return a new generator for the epoch."""
         return np.random.default_rng(self.seed if self.is_fixed else self.seed + self.epoch)
 
     def counts(self, shard_samples: NDArray[np.int64], choose: int) -> NDArray[np.int64]:
-        """Return how many samples of each shard take part so that there are ``choose``; O(samples / granularity)."""
+        """Return the samples of each shard if ``choose`` samples take part; O(samples / granularity)."""
         num_samples = int(shard_samples.sum())
         whole, part = divmod(choose, num_samples)
         counts = shard_samples * whole
@@ -118,9 +115,9 @@ class ShardSampling:
     def units(
         self, shard_samples: NDArray[np.int64], first_ids: NDArray[np.int64], counts: NDArray[np.int64], rng: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sizes of the units that are shuffled in place of shards, and the ids in them, unit after unit.
+        """Return the sizes of the units that are shuffled instead of shards, and their ids, unit after unit.
 
-        A shard is a unit each time that all of its samples come, and one more with the rest, drawn from ``rng``.
+        A shard is a unit for each time that all of its samples come; the rest, drawn from ``rng``, is another unit.
         """
         sizes: list[int] = []
         ids: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]

@@ -23,7 +23,7 @@ _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 class StreamShare(NamedTuple):
     """Shards of a stream and its weight, whose name is ``"proportion"``, ``"repeat"``, ``"choose"`` or empty.
 
-    ``first_shard`` is None for the shard after those of the stream before.
+    ``first_shard`` is None if the shards follow the stream before.
     """
 
     shards: int
@@ -31,8 +31,8 @@ class StreamShare(NamedTuple):
     amount: float = 1
     first_shard: int | None = None
 
-    def told(self) -> dict[str, Any]:
-        """Return the stream as it is given to `Streaming`."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stream as an argument of `Streaming`."""
         first = {} if self.first_shard is None else {"first_shard": self.first_shard}
         return {"shards": self.shards, **first, **({self.weight: self.amount} if self.weight else {})}
 
@@ -50,10 +50,7 @@ def stream_shares(streams: Any) -> tuple[StreamShare, ...]:
     >>> stream_shares([{"shards": 12, "proportion": 0.25}, {"shards": 4, "proportion": 0.75}])[1].weight
     'proportion'
 
-    Raises
-    ------
-    UsageError
-        One has no number of shards or more than one weight, or some have a proportion and some do not.
+    Raises `UsageError` if a stream has no number of shards or several weights, or if only some have a proportion.
     """
     if not isinstance(streams, Sequence) or isinstance(streams, str) or not streams:
         msg = f"streams= takes a list with a mapping for each stream; got {streams!r:.100}"
@@ -83,23 +80,20 @@ def _share(stream: Any) -> StreamShare:
 
 
 def shards_of(shares: Sequence[StreamShare], num_shards: int) -> list[NDArray[np.int64]]:
-    """Return the shards of each stream of a dataset with so many shards, each of which is in one stream.
+    """Return the shards of each stream of a dataset, whose shards are each in one stream.
 
-    Raises
-    ------
-    UsageError
-        A shard is in no stream, or in several.
+    Raises `UsageError` if a shard is in no stream, or in several.
     """
-    found, after = [], 0
+    of_streams, after = [], 0
     for share in shares:
         first = after if share.first_shard is None else share.first_shard
         after = first + share.shards
-        found.append(np.arange(first, after))
-    if not np.array_equal(np.sort(np.concatenate(found)), np.arange(num_shards)):
-        spans = ", ".join(f"[{shards[0]}, {shards[-1] + 1})" for shards in found)
+        of_streams.append(np.arange(first, after))
+    if not np.array_equal(np.sort(np.concatenate(of_streams)), np.arange(num_shards)):
+        spans = ", ".join(f"[{shards[0]}, {shards[-1] + 1})" for shards in of_streams)
         msg = f"the streams have the shards {spans}; the dataset has {num_shards} shards, each to be in one stream"
         raise UsageError(msg, hint="shards=, and first_shard= where streams are not in the order of shards")
-    return found
+    return of_streams
 
 
 def whole_epoch(size: Any) -> int:
@@ -120,12 +114,9 @@ def whole_epoch(size: Any) -> int:
 
 
 def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_size: int | None, seed: int) -> Amounts:
-    """Return the samples that streams of so many ``samples`` contribute; the seed says who gets those left over.
+    """Return the samples that each stream contributes to an epoch; the seed distributes the rest of the rounding.
 
-    Raises
-    ------
-    UsageError
-        There is an epoch size beside counts of samples, or no stream contributes any.
+    Raises `UsageError` if there is an epoch size beside counts of samples, or no stream contributes any.
     """
     is_relative = shares[0].weight == "proportion"
     if is_relative or (epoch_size and not any(share.weight for share in shares)):

@@ -1,8 +1,8 @@
 """The order of a run with MosaicML Streaming 0.13.
 
 Streaming makes the ids of an epoch as one array over nodes, ranks, workers and batches, on every node, for every epoch
-and every resume. All of it is one global order, which does not depend on ranks, workers and batch size, and a rule that
-says which rank gets which of its positions: `canonical_rows` and the shuffled ids of `streaming_shuffles`.
+and every resume. All of it is one global order, independent of ranks, workers and batch size, and a rule that deals its
+positions to ranks: the shuffled ids of `streaming_shuffles`, and `canonical_rows`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shoal.order.arrays.vectorized import distinct
 from shoal.order.protocol import (
     Adopted,
     Moved,
-    as_whole,
     check_chunk_samples,
+    check_counts,
     check_flags,
     check_streams,
 )
@@ -45,11 +45,11 @@ class Streaming:
 
     The shards of the dataset are shuffled once for the run and cut into as many equal parts as there are canonical
     nodes; in each epoch the shards of every part are shuffled, and samples among them (`algorithm`). Positions
-    alternate over the parts. A run with ``physical_nodes * ranks_per_node`` ranks gives each rank what it had in
+    alternate over the parts. In a run with ``physical_nodes * ranks_per_node`` ranks each rank gets its samples of
     Streaming; at another world size global batches are the same sets.
 
     An epoch has each sample once, and no part of it stays in the order of shards. With ``parity`` it has the repeats of
-    the original, with which all ranks get equally many, and its unshuffled tails under py1br.
+    the original, which give all ranks equally many samples, and its unshuffled tails under py1br.
 
     Parameters
     ----------
@@ -63,31 +63,31 @@ class Streaming:
         ``"relaxed"`` (default) or ``"orig"``, `partition_algo` there. Only relaxed takes physical nodes that neither
         divide the canonical nodes nor are divided by them, if the run began on others.
     physical_nodes, ranks_per_node
-        Nodes and ranks of the run, which decide who gets a sample.
+        Nodes and ranks of the run, which decide about the rank of a sample.
     initial_physical_nodes
-        Nodes at the start of the run, if it goes on with others.
+        Nodes at the start of the run, if it goes on with another number.
     parity
-        Whether repeats and unshuffled tails are those of the original.
+        True for the repeats and unshuffled tails of the original.
     streams
-        A mapping for each stream, in their order there: how many ``"shards"`` it has, and ``"proportion"``,
-        ``"repeat"`` or ``"choose"`` as `Stream` takes them; and the ``"first_shard"`` of a stream whose shards do not
-        follow those of the one before. `shoal.open` numbers shards by path. By default all shards are one stream.
+        A mapping for each stream, in their order there: its number of ``"shards"``, and ``"proportion"``, ``"repeat"``
+        or ``"choose"`` of its `Stream`; and ``"first_shard"`` if its shards do not follow the stream before.
+        `shoal.open` numbers shards by path. By default all shards are one stream.
     epoch_size
         Samples of an epoch, a number or a text such as ``"100k"``.
     sampling_method, sampling_granularity
-        ``"balanced"`` (default) draws other samples of a stream in every epoch, ``"fixed"`` the same; so many at once.
+        ``"balanced"`` (default) draws other samples of a stream in every epoch, ``"fixed"`` the same; samples at once.
     batching_method
         ``"random"`` (default), ``"stratified"``, ``"per_stream"`` or ``"device_per_stream"``.
     batch_size
         Samples of a rank's batch, as `StreamingDataset` takes it; needed for all batchings but ``"random"``.
     shuffle_seed
-        The default of the seed. Give it here, and not as ``seed=``, where streams have proportions: by it they get the
-        samples that are left over.
+        Default of the seed. Give it here, and not as ``seed=``, if streams have proportions: it distributes the rest of
+        their rounding.
 
     Notes
     -----
-    The ids of an epoch are made at once, when the first is asked for: O(num_samples) time, 4 bytes a sample below 2^31
-    samples. `BoundOrder.positions` makes their inverse, of the same size.
+    The first use makes all ids of an epoch: O(num_samples) time, 4 bytes a sample below 2^31 samples.
+    `BoundOrder.positions` makes their inverse, of the same size.
 
     References
     ----------
@@ -128,11 +128,17 @@ class Streaming:
             object.__setattr__(self, "streams", stream_shares(self.streams))
         if self.epoch_size is not None:
             object.__setattr__(self, "epoch_size", whole_epoch(self.epoch_size))
-        for name in ("physical_nodes", "ranks_per_node", "sampling_granularity"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        for name in ("num_canonical_nodes", "shuffle_block_size", "initial_physical_nodes", "batch_size", "epoch_size"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        check_counts(
+            self,
+            physical_nodes=1,
+            ranks_per_node=1,
+            sampling_granularity=1,
+            num_canonical_nodes=1,
+            shuffle_block_size=1,
+            initial_physical_nodes=1,
+            batch_size=1,
+            epoch_size=1,
+        )
         check_streams(physical_nodes=self.physical_nodes, ranks_per_node=self.ranks_per_node)
         check_streams(num_canonical_nodes=self.canonical_nodes)
         check_streams(initial_physical_nodes=self.initial_physical_nodes or 1)
@@ -156,7 +162,7 @@ class Streaming:
 
     @property
     def has_streams(self) -> bool:
-        """True if epochs are made of streams, or of another number of samples than there are."""
+        """True if epochs are made of streams, or differ from the dataset in size."""
         return self.streams is not None or self.epoch_size is not None or self.batching_method != "random"
 
     @property
@@ -174,7 +180,7 @@ class Streaming:
 
     @property
     def dealing_nodes(self) -> int:
-        """Nodes over which positions alternate: those of the start if the present ones do not fit canonical nodes."""
+        """Nodes over which positions alternate: initial nodes if the present ones do not fit canonical nodes."""
         nodes, canonical = self.physical_nodes, self.canonical_nodes
         fits = canonical % nodes == 0 or nodes % canonical == 0
         return nodes if fits or self.partition == "orig" else self.initial_physical_nodes or nodes
@@ -196,16 +202,16 @@ class Streaming:
 
     @property
     def _of_streams(self) -> dict[str, Any]:
-        told = (
-            "epoch_size",
-            "sampling_method",
-            "sampling_granularity",
-            "batching_method",
-            "batch_size",
-            "shuffle_seed",
-        )
-        streams = self.streams and [share.told() for share in self.streams]
-        return {"streams": streams, **{name: getattr(self, name) for name in told}}
+        streams = self.streams and [share.to_dict() for share in self.streams]
+        return {
+            "streams": streams,
+            "epoch_size": self.epoch_size,
+            "sampling_method": self.sampling_method,
+            "sampling_granularity": self.sampling_granularity,
+            "batching_method": self.batching_method,
+            "batch_size": self.batch_size,
+            "shuffle_seed": self.shuffle_seed,
+        }
 
     def stream_epochs(self, shard_samples: NDArray[np.int64]) -> StreamEpochs:
         """Return the epochs of this order's streams."""
@@ -226,7 +232,7 @@ class Streaming:
         return BatchShape(self.canonical_nodes, nodes, ranks, self.batch_size or 1, self.parity)
 
     def shuffled(self, shard_samples: NDArray[np.int64], seed: int, epoch: int, block_size: int | None = None) -> Ids:
-        """Return the shuffled ids of shards, or of units in place of shards."""
+        """Return the shuffled ids of shards, or of units instead of shards."""
         return shuffled_ids(
             self.algorithm,
             shard_samples,
@@ -238,7 +244,7 @@ class Streaming:
         )
 
     def rows(self, num_samples: int) -> Rows:
-        """Return the rows of canonical nodes of an epoch of so many samples."""
+        """Return the rows of canonical nodes of an epoch with this number of samples."""
         if not self.parity:
             return Rows.once(num_samples, self.canonical_nodes)
         nodes, ranks = self.dealing_nodes, self.ranks_per_node
@@ -254,7 +260,7 @@ class Streaming:
         return streams.num_batched(self.batch_shape)
 
     def bind(self, chunk_samples: Any, *, seed: int | None = None, epoch: int = 0) -> StreamingEpoch:
-        """Return the order of one epoch of a dataset with these samples in each shard; its ids are made when used."""
+        """Return the order of one epoch; the first use makes its ids."""
         seed, epoch = check_seed(self.shuffle_seed if seed is None else seed), check_epoch(epoch)
         if seed != self.shuffle_seed and self.has_streams:
             msg = f"streams are apportioned with shuffle_seed={self.shuffle_seed}; the seed is {seed}"
@@ -262,16 +268,16 @@ class Streaming:
         return StreamingEpoch(self, check_chunk_samples(chunk_samples), seed, epoch)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return where a run goes on by a checkpoint of ``StreamingDataset`` or ``StreamingDataLoader``.
+        """Return the start of a run by a checkpoint of ``StreamingDataset`` or ``StreamingDataLoader``.
 
-        Its numbers hold where this order leaves them to their defaults. Without ``parity``, the position is the number
-        of different samples that the run had.
+        Its numbers replace the defaults of this order. Without ``parity``, the position is the number of distinct
+        samples that the run had.
 
         Raises
         ------
         StateError
-            The checkpoint is of another seed or number of canonical nodes, or, without ``parity``, the samples that
-            were seen are not the first of an epoch without repeats.
+            The checkpoint has another seed or number of canonical nodes, or, without ``parity``, the samples seen are
+            not the first of an epoch without repeats.
         """
         if not all(type(checkpoint.get(name)) is int for name in _CHECKPOINT):
             return None
@@ -279,10 +285,10 @@ class Streaming:
         if seed not in (self.default_seed, its_seed) or self.num_canonical_nodes not in (None, nodes):
             msg = f"the checkpoint is of shuffle_seed={its_seed} and num_canonical_nodes={nodes}; this stream has "
             msg += f"{seed} and {self.canonical_nodes}"
-            raise StateError(msg, hint="leave them out of shuffle(), and those of the checkpoint hold")
+            raise StateError(msg, hint="leave them out of shuffle(), which then takes the checkpoint's numbers")
         initial = checkpoint.get("initial_physical_nodes") or self.initial_physical_nodes
         order = replace(self, num_canonical_nodes=nodes, initial_physical_nodes=initial, shuffle_seed=its_seed)
-        # It rounds down, too.
+        # Streaming rounds down, too.
         position -= position % (
             order.dealing_nodes if self.batching_method == "random" else order.batch_shape.global_batch
         )
@@ -291,7 +297,7 @@ class Streaming:
         return Adopted(order, its_seed, epoch, min(position, order.num_positions(chunk_samples)))
 
     def position_without_repeats(self, chunk_samples: NDArray[np.int64], seed: int, epoch: int, position: int) -> int:
-        """Return the position of this order before which it has what the original has before ``position``.
+        """Return the position with the same samples before it as the original has before ``position``.
 
         O(1) before the last column of canonical nodes, unless tails differ. Raises `StateError` if there is none.
         """
@@ -300,7 +306,7 @@ class Streaming:
         if self.algorithm != "py1br" and position <= min(theirs.num_alike, ours.num_alike):
             return position
         seen = np.sort(theirs.ids(0, min(position, theirs.num_samples)))
-        if not self.has_streams:  # in which samples may well come again
+        if not self.has_streams:  # samples of streams may repeat anyway
             seen = distinct(seen)
         if not np.array_equal(seen, np.sort(ours.ids(0, min(len(seen), ours.num_samples)))):
             msg = f"up to sample {position} of epoch {epoch}, Streaming had repeats or an unshuffled tail"
@@ -327,17 +333,17 @@ class StreamingEpoch(PeerEpoch):
 
     @cached_property
     def _ids_of_numbers(self) -> Ids:
-        """The id of each sample number: the ids of canonical node 0, of node 1, and so on."""
-        order, given = self._order, (self._seed, self._epoch)
+        """Id of each sample number: the ids of canonical node 0, of node 1, and so on."""
+        order, seeds = self._order, (self._seed, self._epoch)
         if not order.has_streams:
-            return order.shuffled(self._shard_samples, *given)
+            return order.shuffled(self._shard_samples, *seeds)
         streams = order.stream_epochs(self._shard_samples)
         if order.batching_method == "random":
             units, ids = streams.joined(self._epoch)
-            return ids[order.shuffled(units, *given)]
+            return ids[order.shuffled(units, *seeds)]
         blocks = [int(order.block_size * part) for part in streams.amounts.proportions]
         drawn = zip(streams.each(self._epoch), blocks, strict=True)
-        shuffled = [ids[order.shuffled(units, *given, block)] for (units, ids), block in drawn]
+        shuffled = [ids[order.shuffled(units, *seeds, block)] for (units, ids), block in drawn]
         return streams.batched(order.batch_shape, shuffled, self._epoch)
 
     @cached_property
@@ -359,13 +365,6 @@ class StreamingEpoch(PeerEpoch):
             shape = order.batch_shape
             return positions % shape.global_batch // shape.batch_size
         return rank_of(positions, order.dealing_nodes, order.ranks_per_node)
-
-
-def _positive(name: str, value: Any) -> int:
-    number = as_whole(name, value)
-    if number < 1:
-        raise UsageError(f"{name} must be at least 1; got {number}")
-    return number
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -1,21 +1,21 @@
 """The five shuffles of MosaicML Streaming 0.13, id for id.
 
-All of them draw from two generators: one of the seed, for what stays the same in the whole run, and one of seed plus
-epoch. A shuffle of a list, of an array of any width and `permutation` draw the same numbers, so lists of objects are
-arrays here, and ids take 4 bytes where that is enough.
+All of them draw from two generators: one of the seed, for everything that stays the same in the whole run, and one of
+seed plus epoch. A shuffle of a list, of an array of any width and `permutation` draw the same numbers, so lists of
+objects are arrays here, and ids take 4 bytes if that is enough.
 
 * *naive*: all samples permuted.
 * *py1s*: shards in random order, cut into equal parts for the canonical nodes; the pieces of each part in random order,
   and the samples of each piece.
 * *py2s*: as py1s, with the samples of each shard permuted before the cuts, once for the whole run.
 * *py1br*: the pieces as in py1s; then blocks of 0.75 to 1.25 ``block_size`` samples of a part, each permuted.
-* *py1e*: as py1s; then each sample moves by a random amount, so that those of a piece spread over a block.
+* *py1e*: as py1s; then each sample moves by a random amount, so that the samples of a piece spread over a block.
 
 References
 ----------
 ``streaming/base/shuffle/`` of mosaicml-streaming 0.13.0: ``naive.py``, ``py1s.py``, ``py2s.py``, ``py1br.py``,
-``py1e.py``. The numbers are those of numpy's PCG64 and of `numpy.random.Generator`, whose stream of values NEP 19 lets
-change between versions of numpy; it has not for these methods since 1.17.
+``py1e.py``. The numbers come from numpy's PCG64 and `numpy.random.Generator`, whose stream of values NEP 19 lets change
+between versions of numpy; it has not for these methods since 1.17.
 """
 
 from __future__ import annotations
@@ -52,13 +52,9 @@ def shuffled_ids(
     """Return the ids of an epoch, canonical node after canonical node; shape (num_samples,).
 
     4 bytes and 10 to 100 ns a sample, and for each shard 2 to 8 us; py1e takes up to 15 bytes more for each sample of a
-    block and a half.
-    With ``mends_tails``, py1br permutes the tails of canonical nodes, too (see `_blocks`).
+    block and a half. With ``mends_tails``, py1br permutes the tails of canonical nodes, too.
 
-    Raises
-    ------
-    UsageError
-        The block is too small to be drawn.
+    Raises `UsageError` if the block is too small to be drawn.
     """
     num_samples = int(shard_samples.sum())
     width = np.int32 if num_samples < 2**31 else np.int64
@@ -84,7 +80,7 @@ def shuffled_ids(
 def _fill(
     ids: Ids, begins: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator | None = None
 ) -> None:
-    """Write the samples of pieces one after the other, those of each piece permuted if there is a generator."""
+    """Write the samples of pieces one after the other; a generator permutes the samples of each piece."""
     at = 0
     for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
         samples = np.arange(begin, begin + size)  # 64 bits wide, which numpy shuffles faster than 32
@@ -120,11 +116,11 @@ def _twice_shuffled(
 
 
 def _blocks(ids: Ids, pieces: Pieces, block_size: int, rng: np.random.Generator, *, mends_tails: bool) -> None:
-    """Permute blocks of each part, whose borders begin at a random place in the first.
+    """Permute blocks of each part, whose borders begin at a random place in the first block.
 
-    The original counts where a block ends without the part of the first block that lies before the canonical node, and
-    so stops early: the tail of the node, up to 0.75 blocks, often stays in the order of shards. To mend that, tails
-    are permuted after everything else, so that no other number that is drawn changes.
+    The original ignores the part of the first block before the canonical node, and so stops early: the tail of the
+    node, up to 0.75 blocks, often stays in the order of shards. Mended tails are permuted after everything else, so
+    that all other drawn numbers stay the same.
     """
     _fill(ids, pieces.begins, pieces.sizes)
     low, high = _block_range(block_size)
@@ -158,9 +154,9 @@ def _expanded(ids: Ids, pieces: Pieces, block_size: int, rng: np.random.Generato
 def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.Generator) -> None:
     """Move each sample of a canonical node to a random place around its own, in place.
 
-    No sample moves by more than half a block, so places are drawn and sorted over a block or so at a time, instead of
-    the whole node. Two samples at the same place, to the last bit, come in no order that is told; the original has
-    numpy's, which differs from machine to machine.
+    No sample moves by more than half a block, so places are drawn and sorted over about a block at a time, instead of
+    the whole node. The order of two samples at the same place, to the last bit, is undefined; the original has numpy's
+    order, which differs from machine to machine.
     """
     if not len(ids):
         return
@@ -169,7 +165,7 @@ def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.
     at_once = max(1, int(min(2 * reach, _DRAWN_AT_ONCE + reach / 4)))
     starts = np.cumsum(sizes) - sizes
     groups = np.flatnonzero(np.diff(starts // at_once, prepend=-1)).tolist()
-    # A sample that is still waiting after those before `end` were drawn is one of the last `2 * reach` of them.
+    # After the samples before `end` are drawn, only the last `2 * reach` of them may still be waiting.
     room = min(num_samples, int(2 * reach) + at_once + int(sizes.max()) + 1)
     places, waiting = np.empty(room), np.empty(room, dtype=ids.dtype)
     done = count = 0
@@ -185,7 +181,7 @@ def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.
             at += size
         waiting[count : count + end - begin] = ids[begin:end]
         count += end - begin
-        bound = np.inf if end == num_samples else end - reach  # nothing that comes later lies before
+        bound = np.inf if end == num_samples else end - reach  # no later sample lies before it
         limit = float(done)
         while limit < bound and count:
             limit = min(bound, limit + max(_SORTED_AT_ONCE, count // 3))
@@ -195,7 +191,7 @@ def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.
 
 
 def _taken_below(places: NDArray[np.float64], waiting: Ids, limit: float) -> tuple[Ids, int]:
-    """Take the samples at places below a limit out of both arrays, and return them in order, and how many are left."""
+    """Take the samples at places below a limit out of both arrays; return them in order, and the number left."""
     taken_places, taken, left = [], [], 0
     for first in range(0, len(places), _LOOKED_AT_ONCE):
         some_places, some = places[first : first + _LOOKED_AT_ONCE], waiting[first : first + _LOOKED_AT_ONCE]
@@ -224,10 +220,9 @@ def _drawn(rng: np.random.Generator, low: int, high: int, shape: tuple[int, ...]
 
 
 class Pieces(NamedTuple):
-    """Pieces of shards, in order, by part.
+    """Pieces of shards by part: part ``k`` has the pieces from ``part_first[k]`` to ``part_first[k + 1]``.
 
-    Piece ``i`` holds the samples ``[begins[i], begins[i] + sizes[i])``; part ``k`` has the pieces from
-    ``part_first[k]`` to ``part_first[k + 1]``.
+    Piece ``i`` holds the samples ``[begins[i], begins[i] + sizes[i])``.
     """
 
     begins: NDArray[np.int64]
@@ -253,7 +248,7 @@ def cut_shards(shard_samples: NDArray[np.int64], order: NDArray[np.int64], num_p
     starts = chunk_starts(shard_samples[order])
     num_samples = int(starts[-1])
     ends = part_starts(num_samples, num_parts)[1:]
-    # A part that ends inside a shard cuts it; no cut is a start of a shard, so that empty shards stay where they are.
+    # A part that ends inside a shard cuts it; no cut is the start of a shard, so that empty shards keep their places.
     cuts = np.unique(ends[~np.isin(ends, starts)])
     shard = np.searchsorted(starts, cuts, side="right") - 1
     piece_shards = np.insert(np.arange(len(order)), shard + 1, shard)

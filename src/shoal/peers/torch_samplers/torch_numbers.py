@@ -17,10 +17,10 @@ from shoal.peers.mersenne_twister import MersenneWords
 from shoal.peers.transpositions import exchanged
 
 PAIRED_RANGE = 1 << 28
-"""From here on torch takes two words for a bounded integer."""
+"""Least bound whose integers take two words in torch."""
 
 PAIRED_PERMUTATION = (2**32 - 1) // 20
-"""From here on it takes two words for each item of a permutation, and permutes in another way."""
+"""Least size whose permutations take two words for each item, and which torch permutes in another way."""
 
 
 def words_of_permutation(size: int) -> int:
@@ -34,7 +34,7 @@ def words_of_integer(bound: int) -> int:
 
 
 def bounded(words: MersenneWords, start: int, stop: int, bound: int) -> NDArray[np.int64]:
-    """Return the integers ``[start, stop)`` below ``bound``, of which the first has the words from 0."""
+    """Return the integers ``[start, stop)`` below ``bound``; integer 0 has the words from 0."""
     if words_of_integer(bound) == 1:
         return (words.words(start, stop) % np.uint32(bound)).astype(np.int64)
     return (_pairs(words, start, stop) % np.uint64(bound)).astype(np.int64)
@@ -55,10 +55,10 @@ def permutation(words: MersenneWords, first: int, size: int) -> NDArray[Any]:
 
 
 def large_permutation(words: MersenneWords, first: int, size: int) -> NDArray[Any]:
-    """Return what `permutation` does from `PAIRED_PERMUTATION` on.
+    """Return `permutation` for sizes from `PAIRED_PERMUTATION` on, where torch exchanges each item for an earlier one.
 
-    There torch exchanges each item for one before it. The inverse makes the same exchanges from the last to the first,
-    which is what `exchanged` does if places are counted from the end.
+    The inverse makes the same exchanges from the last to the first, as `exchanged` does with places counted from the
+    end.
     """
 
     def partners(start: int, stop: int) -> NDArray[np.int64]:
@@ -68,12 +68,12 @@ def large_permutation(words: MersenneWords, first: int, size: int) -> NDArray[An
         return size - 1 - places[::-1]
 
     inverse = exchanged(size, partners)
-    found = np.empty_like(inverse)
-    found[size - 1 - inverse] = np.arange(size - 1, -1, -1)
-    return found
+    permuted = np.empty_like(inverse)
+    permuted[size - 1 - inverse] = np.arange(size - 1, -1, -1)
+    return permuted
 
 
 def _pairs(words: MersenneWords, start: int, stop: int, first: int = 0) -> NDArray[np.uint64]:
-    """Return numbers of two words each, the first of which is the upper half."""
+    """Return numbers of two words each; the first word is the upper half."""
     both = words.words(first + 2 * start, first + 2 * stop).astype(np.uint64)
     return both[0::2] << np.uint64(32) | both[1::2]

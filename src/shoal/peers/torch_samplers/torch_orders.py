@@ -1,7 +1,7 @@
 """The orders of torch's `RandomSampler` and `DistributedSampler`, so that a run over a list can go on as a stream.
 
-Both permute the whole dataset with ``torch.randperm``, which is Fisher and Yates over the words of a Mersenne twister.
-A permutation is made as a whole, in 8 bytes a sample while it is made and 4 afterwards.
+Both permute the whole dataset with ``torch.randperm``: Fisher and Yates over the words of a Mersenne twister. A
+permutation is made as a whole, in 8 bytes a sample during its making and 4 afterwards.
 
 References
 ----------
@@ -11,14 +11,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
-from shoal.order.protocol import AXIS_BITS, Adopted, Moved, as_whole, check_chunk_samples, check_flags
+from shoal.order.protocol import AXIS_BITS, Adopted, Moved, check_chunk_samples, check_counts, check_flags
 from shoal.order.seeds import check_epoch, check_seed
 from shoal.peers.mersenne_twister import MersenneWords, words_after, words_passed
 from shoal.peers.peer_epoch import RepeatingEpoch
@@ -26,7 +26,7 @@ from shoal.peers.torch_samplers.torch_numbers import bounded, permutation, words
 from shoal.peers.torch_samplers.torch_states import saved_sampler
 
 Generator = Literal["sampler", "loader", "global", "epoch"]
-"""Where a `RandomSampler` has its random numbers from."""
+"""Origin of the random numbers of a `RandomSampler`."""
 
 _SEED_WORDS = 2  # a seed of 63 bits, which loaders draw for their workers, and samplers without a generator
 _DRAWS_AT_ONCE = 32  # with replacement
@@ -34,28 +34,27 @@ _DRAWS_AT_ONCE = 32  # with replacement
 
 @dataclass(frozen=True, slots=True)
 class TorchRandom:
-    """Torch's ``RandomSampler``, which is what ``DataLoader(shuffle=True)`` uses: a permutation of all samples.
+    """Torch's ``RandomSampler``, the sampler of ``DataLoader(shuffle=True)``: a permutation of all samples.
 
-    The ranks of a job get consecutive parts of each global batch, as where batches of one sampler are dealt in turn.
+    The ranks of a job get consecutive parts of each global batch, as if they took turns with the batches of a sampler.
 
     Parameters
     ----------
     generator
-        Where the random numbers of epoch ``e`` of ``seed`` come from. ``"sampler"``: from one generator that was seeded
-        once, and given to the sampler alone: ``RandomSampler(data, generator=torch.Generator().manual_seed(seed))``.
+        Origin of the random numbers of epoch ``e`` of ``seed``. ``"sampler"``: a generator that was seeded once, and
+        given to the sampler alone: ``RandomSampler(data, generator=torch.Generator().manual_seed(seed))``.
         ``"loader"``: such a generator was given to the ``DataLoader``, which draws two words from it for its workers.
-        ``"epoch"``: from a generator that is seeded with ``seed + e`` before each epoch. ``"global"``: none was given,
-        ``torch.manual_seed(seed)`` was called before the first epoch, and nothing but the loader has used torch's
-        global generator since.
+        ``"epoch"``: a generator that is seeded with ``seed + e`` before each epoch. ``"global"``: torch's global
+        generator, seeded by ``torch.manual_seed(seed)`` before the first epoch, and used by nothing but the loader.
     replacement, num_samples
-        As of the sampler.
+        Arguments of the sampler.
     stateful, workers
-        The loader is torchdata's ``StatefulDataLoader``, and whether it has workers: then it begins the sampler twice.
-        Its sampler draws no permutation that it does not need; torch's draws another one at the end of each epoch.
+        True for torchdata's ``StatefulDataLoader``, and for its workers: with workers it begins the sampler twice. Its
+        sampler draws no permutation that it does not need; torch's draws another one at the end of each epoch.
     persistent_workers
-        As of the loader, which then draws what it needs for its workers once, before the first epoch.
+        Argument of the loader. If True, it draws its words for workers once, before the first epoch.
     drawn
-        Words that were drawn from the generator before the first epoch; `Dataset.load_state_dict` finds their number.
+        Words drawn from the generator before the first epoch; `Dataset.load_state_dict` finds their number.
 
     >>> TorchRandom().bind([6], seed=0).ids(0, 6).tolist()  # torch.randperm(6) after torch.manual_seed(0)
     [2, 5, 3, 0, 1, 4]
@@ -83,49 +82,43 @@ class TorchRandom:
             raise UsageError(msg, hint="the seed is in the state of the loader, which load_state_dict takes")
         if self.stateful and self.generator == "loader" and self.replacement:
             msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'
-            raise UsageError(msg, hint="it draws numbers for its workers among those of the first samples")
-        for name, least in (("num_samples", 1), ("drawn", 0)):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _at_least(least, name, value))
+            raise UsageError(msg, hint="it draws numbers for its workers between the numbers of the first samples")
+        check_counts(self, num_samples=1, drawn=0)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of this order that a state keeps."""
-        names = ("generator", "replacement", "num_samples", "stateful", "workers", "persistent_workers", "drawn")
-        return {name: getattr(self, name) for name in names}
+        return asdict(self)
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
-        """Return the number of samples that the sampler draws."""
+        """Return the samples of an epoch."""
         total = int(chunk_samples.sum())
         return total if self.num_samples is None or not total else self.num_samples
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingEpoch:
-        """Return the order of one epoch; the words of earlier epochs of a generator are passed over, at 2 ns each."""
+        """Return the order of one epoch; skipping the words of earlier epochs of a generator takes 2 ns each."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         total, count = int(samples.sum()), self.num_positions(samples)
         words = self._words(seed, epoch, _drawn_by(self, total, count))
         if self.replacement:
             return _DrawnEpoch(words, self, samples, count)
-        each = words_of_permutation(total)
-        # Without workers a StatefulDataLoader draws its own words behind the first permutation.
+        num_words = words_of_permutation(total)
+        # Without workers a StatefulDataLoader draws its own words after the first permutation.
         between = _SEED_WORDS if self.generator == "loader" and self.stateful and not self.workers else 0
 
-        def made(number: int) -> NDArray[Any]:
-            return permutation(words, number * each + (between if number else 0), total)
+        def permutation_of(number: int) -> NDArray[Any]:
+            return permutation(words, number * num_words + (between if number else 0), total)
 
-        return _PermutedEpoch(made, self, samples, count)
+        return _PermutedEpoch(permutation_of, self, samples, count)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return where a run goes on by the state of its ``StatefulDataLoader``, or by that of the generator.
+        """Return the start of a run by the state of its ``StatefulDataLoader`` or of its generator.
 
-        The latter is ``{"generator": state, "yielded": samples}`` with what ``get_state()`` gave at the beginning of
-        the epoch. It tells the seed, and is searched for among the numbers of that seed, at 3 ns each.
+        The latter is ``{"generator": state, "yielded": samples}`` with the result of ``get_state()`` at the start of
+        the epoch. It contains the seed, whose numbers are searched for the state, at 3 ns each.
 
-        Raises
-        ------
-        StateError
-            The state cannot be used, or is not among the first 2^33 words of its seed.
+        Raises `StateError` if the state cannot be used, or is not among the first 2^33 words of its seed.
         """
         saved = saved_sampler(checkpoint)
         if saved is None:
@@ -142,13 +135,13 @@ class TorchRandom:
             return Adopted(order, saved.seed - epoch, epoch + done, position)
         drawn = _drawn_by(order, int(chunk_samples.sum()), count)
         once = drawn.before if order.persistent_workers else 0
-        each = drawn.until(1) - once
+        epoch_words = drawn.until(1) - once
         if saved.loader and order.workers:  # the state is of the sampler's second beginning
             passed, once = passed - drawn.before, 0
-        epoch, rest = _epochs_in(passed - order.drawn, each, once)
-        if rest:  # other numbers were drawn before the first epoch than the order knows of
-            epoch, rest = _epochs_in(passed, each, once)
-            order = replace(order, drawn=max(0, rest))
+        epoch, extra = _epochs_in(passed - order.drawn, epoch_words, once)
+        if extra:  # the order does not know all words drawn before the first epoch
+            epoch, extra = _epochs_in(passed, epoch_words, once)
+            order = replace(order, drawn=max(0, extra))
         return Adopted(order, saved.seed, epoch + done, position)
 
     def _words(self, seed: int, epoch: int, drawn: _Drawn) -> MersenneWords:
@@ -163,14 +156,14 @@ class TorchRandom:
 
 
 class _Drawn(NamedTuple):
-    """Words that are drawn in an epoch: before those that the sampler uses, by the sampler, and after."""
+    """Words drawn in an epoch before the sampler, by the sampler, and after it."""
 
     before: int
     used: int
     after: int
 
     def until(self, epoch: int, *, once: bool = False) -> int:
-        """Return the words drawn in all epochs before; ``once`` says that ``before`` is drawn in the first alone."""
+        """Return the words of all earlier epochs; with ``once``, only the first epoch draws ``before``."""
         return epoch * (self.used + self.after) + self.before * (min(1, epoch) if once else epoch)
 
 
@@ -179,13 +172,13 @@ class TorchDistributed:
     """Torch's ``DistributedSampler``: ranks take the samples of one permutation in turn.
 
     At the world size ``num_replicas`` each rank gets exactly its own samples; at any other one the global batches are
-    the same, dealt otherwise. Where ranks have unequal numbers of samples the sampler repeats the first samples of its
-    list, or leaves out the last with ``drop_last``; so does this order, since parity is asked of it.
+    the same, dealt otherwise. If ranks have unequal numbers of samples, the sampler repeats the first samples of its
+    list, or leaves out the last with ``drop_last``; so does this order.
 
     Parameters
     ----------
     num_replicas, shuffle, drop_last
-        As of the sampler. Its ``seed`` and ``set_epoch`` are the seed and epoch of the dataset.
+        Arguments of the sampler. Its ``seed`` and ``set_epoch`` are the seed and epoch of the dataset.
 
     >>> TorchDistributed(num_replicas=4).bind([6], seed=0).ids(0, 8).tolist()
     [2, 5, 3, 0, 1, 4, 2, 5]
@@ -202,14 +195,14 @@ class TorchDistributed:
 
     def __post_init__(self) -> None:
         check_flags(self)
-        object.__setattr__(self, "num_replicas", _at_least(1, "num_replicas", self.num_replicas))
+        check_counts(self, num_replicas=1)
         if self.num_replicas > 1 << AXIS_BITS:
             raise UsageError(f"num_replicas is at most 2**{AXIS_BITS}; got {self.num_replicas}")
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of this order that a state keeps."""
-        return {"num_replicas": self.num_replicas, "shuffle": self.shuffle, "drop_last": self.drop_last}
+        return asdict(self)
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
         """Return the number of samples of all ranks together: a multiple of ``num_replicas``."""
@@ -217,7 +210,7 @@ class TorchDistributed:
         return (total if self.drop_last else total + self.num_replicas - 1) // self.num_replicas * self.num_replicas
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingEpoch:
-        """Return the order of one epoch; O(1), and the permutation is made when it is first asked for."""
+        """Return the order of one epoch; O(1), and the first use makes the permutation."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         total, terms = int(samples.sum()), (self, samples, self.num_positions(samples))
@@ -225,13 +218,6 @@ class TorchDistributed:
             return _StoredEpoch(*terms, num_ranks=self.num_replicas)
         words = MersenneWords.seeded(seed + epoch)
         return _RepeatedEpoch(lambda _: permutation(words, 0, total), *terms, num_ranks=self.num_replicas)
-
-
-def _at_least(least: int, name: str, value: object) -> int:
-    number = as_whole(name, value)
-    if number < least:
-        raise UsageError(f"{name} must be at least {least}; got {number}")
-    return number
 
 
 def _drawn_by(order: TorchRandom, total: int, count: int) -> _Drawn:
@@ -247,10 +233,10 @@ def _drawn_by(order: TorchRandom, total: int, count: int) -> _Drawn:
     return _Drawn(loader, count * words_of_integer(total) if order.replacement else (count // at_once + 1) * block, 0)
 
 
-def _epochs_in(words: int, each: int, once: int) -> tuple[int, int]:
-    """Return how many epochs take up to so many words, and how many words are left over; not 0 if there are too few."""
-    epoch = max(0, words - once) // each if each else 0
-    return epoch, words - epoch * each - (once if epoch else 0)
+def _epochs_in(words: int, epoch_words: int, once: int) -> tuple[int, int]:
+    """Return the number of epochs in these words, and the words left over, which are negative if words lack."""
+    epoch = max(0, words - once) // epoch_words if epoch_words else 0
+    return epoch, words - epoch * epoch_words - (once if epoch else 0)
 
 
 class _IndexEpoch(RepeatingEpoch):
@@ -263,7 +249,7 @@ class _IndexEpoch(RepeatingEpoch):
 
 
 class _PermutedEpoch(_IndexEpoch):
-    """One permutation after the other, of which one is kept; ``permutation_of(k)`` makes number ``k``."""
+    """One permutation after the other; ``permutation_of(k)`` makes number ``k``, and the last one is kept."""
 
     def __init__(self, permutation_of: Callable[[int], NDArray[Any]], *terms: Any, num_ranks: int = 1) -> None:
         super().__init__(*terms, num_ranks=num_ranks)

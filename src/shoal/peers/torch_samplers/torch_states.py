@@ -1,4 +1,4 @@
-"""States of torch's generators, and of torchdata's loaders, which have them within."""
+"""States of torch's generators, and of torchdata's loaders, which contain them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shoal.errors import StateError
 from shoal.peers.mersenne_twister import KEY_WORDS
 
 _LAYOUT = np.dtype([("seed", "<u8"), ("left", "<i4"), ("seeded", "<i4"), ("next", "<u8"), ("key", "<u8", KEY_WORDS)])
-"""How ``torch.Generator.get_state()`` begins (``CPUGeneratorImplStateLegacy`` in ``CPUGeneratorImpl.cpp``)."""
+"""Start of ``torch.Generator.get_state()`` (``CPUGeneratorImplStateLegacy`` in ``CPUGeneratorImpl.cpp``)."""
 
 
 class SavedSampler(NamedTuple):
-    """A sampler's generator at the beginning of an epoch, and how many samples it has yielded since.
+    """A sampler's generator at the beginning of an epoch, and the number of samples yielded since.
 
-    ``position`` is the number of words that were used of those that ``key`` makes; ``loader`` says what is known of the
-    loader, as arguments of the order.
+    ``position`` is the number of used words of ``key``; ``loader`` holds known properties of the loader, as arguments
+    of the order.
     """
 
     seed: int
@@ -32,26 +32,23 @@ class SavedSampler(NamedTuple):
 def saved_sampler(checkpoint: Mapping[str, Any]) -> SavedSampler | None:
     """Return the sampler in a state of a ``StatefulDataLoader``, or in ``{"generator": ..., "yielded": ...}``.
 
-    Raises
-    ------
-    StateError
-        It is a state of these, but not one that says how many samples were delivered.
+    Raises `StateError` if the state does not tell how many samples were delivered, or has another form.
     """
-    found = next(_samplers(checkpoint), None)
-    if found is None:
+    sampler = next(_samplers(checkpoint), None)
+    if sampler is None:
         return None
     if checkpoint.get("_steps_since_snapshot"):
         msg = f"the loader's state is of {checkpoint['_steps_since_snapshot']} steps before"
         raise StateError(msg, hint="save one with snapshot_every_n_steps=1")
-    state = np.asarray(found["generator"])
+    state = np.asarray(sampler["generator"])
     if state.dtype != np.uint8 or state.nbytes < _LAYOUT.itemsize:
         msg = f"a state of torch's CPU generator has at least {_LAYOUT.itemsize} bytes; got {state.nbytes}"
-        raise StateError(msg, hint="what torch.Generator.get_state() gave")
-    told = np.frombuffer(state.tobytes(), dtype=_LAYOUT, count=1)[0]
-    position = KEY_WORDS if told["left"] == 1 else int(told["next"])
-    key = told["key"].astype(np.uint32)
-    loader: dict[str, Any] = {} if found is checkpoint else {"stateful": True, "workers": "_snapshot" in checkpoint}
-    return SavedSampler(int(told["seed"]), key, position, int(found["yielded"]), loader)
+        raise StateError(msg, hint="give the result of torch.Generator.get_state()")
+    fields = np.frombuffer(state.tobytes(), dtype=_LAYOUT, count=1)[0]
+    position = KEY_WORDS if fields["left"] == 1 else int(fields["next"])
+    key = fields["key"].astype(np.uint32)
+    loader: dict[str, Any] = {} if sampler is checkpoint else {"stateful": True, "workers": "_snapshot" in checkpoint}
+    return SavedSampler(int(fields["seed"]), key, position, int(sampler["yielded"]), loader)
 
 
 def _samplers(state: Any) -> Iterator[Mapping[str, Any]]:

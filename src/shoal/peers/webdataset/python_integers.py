@@ -1,9 +1,9 @@
 """Bounded integers as Python's `random` draws them, many at a time.
 
-``randrange(bound)`` takes the upper ``bound.bit_length()`` bits of a word until they are below the bound. So which word
-an integer comes from depends on all before it, and if bounds change from one integer to the next, so does what is
-refused. Over a stretch of words the bounds change little: a guess of how many were accepted before each word is right
-for nearly all of them, and after a few rounds for all.
+``randrange(bound)`` takes the upper ``bound.bit_length()`` bits of a word until they are below the bound. So the word
+of an integer depends on all integers before it, and if bounds change from one integer to the next, so do the refused
+words. Over a stretch of words the bounds change little: a guess of the number of accepted words before each word is
+right for nearly all of them, and after a few rounds for all.
 
 References
 ----------
@@ -35,11 +35,11 @@ def words_of(seed: Any) -> MersenneWords:
 
 
 class PythonIntegers:
-    """Integers drawn one after the other from words, with bounds below 2^32; `next_word` is where the next begins."""
+    """Integers drawn one after the other from words, with bounds below 2^32; the next begins at `next_word`."""
 
     def __init__(self, words: MersenneWords, next_word: int = 0) -> None:
         self._words, self.next_word = words, next_word
-        self._read = np.zeros(0, dtype=np.uint32)  # words from `next_word` on that were read already
+        self._read = np.zeros(0, dtype=np.uint32)  # words read ahead from `next_word` on
 
     def seek(self, word: int) -> None:
         """Go on with the integer that begins with a word."""
@@ -63,22 +63,22 @@ class PythonIntegers:
 
     def _drawn(self, count: int, bound: int, step: int) -> NDArray[np.int64]:
         """Draw integers whose bounds have the same number of bits."""
-        found = np.empty(count, dtype=np.int64)
+        integers = np.empty(count, dtype=np.int64)
         bits, done = bound.bit_length(), 0
         while done < count:
-            wanted = min(count - done, _BLOCK)
-            likely = (wanted << bits) // max(1, bound + step * done)
+            number = min(count - done, _BLOCK)
+            likely = (number << bits) // max(1, bound + step * done)
             words = self._peek(likely + likely // 16 + 16)
             values = (words >> np.uint32(32 - bits)).astype(np.int64)
-            taken = _accepted(values, bound + step * done, step)[:wanted]
-            found[done : done + len(taken)] = values[taken]
+            taken = _accepted(values, bound + step * done, step)[:number]
+            integers[done : done + len(taken)] = values[taken]
             done += len(taken)
-            used = int(taken[-1]) + 1 if len(taken) == wanted else len(words)
+            used = int(taken[-1]) + 1 if len(taken) == number else len(words)
             self.next_word, self._read = self.next_word + used, words[used:]
-        return found
+        return integers
 
     def _peek(self, count: int) -> NDArray[np.uint32]:
-        """Return at least so many words from `next_word` on."""
+        """Return at least ``count`` words from `next_word` on."""
         if (missing := count - len(self._read)) > 0:
             end = self.next_word + len(self._read)
             self._read = np.concatenate([self._read, self._words.words(end, end + missing)])
@@ -86,7 +86,7 @@ class PythonIntegers:
 
 
 def _accepted(values: NDArray[np.int64], bound: int, step: int) -> NDArray[np.int64]:
-    """Return which values are below their bound: ``bound``, and ``step`` more for each one accepted before."""
+    """Return the indices of values below their bound: ``bound``, and ``step`` more for each accepted value before."""
     accepted = values < bound
     while step:
         before: NDArray[np.int64] = np.cumsum(accepted) - accepted

@@ -9,7 +9,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,20 +39,20 @@ class WebDatasetShuffle:
     Parameters
     ----------
     shardshuffle, detshuffle
-        As of ``WebDataset``: the shards in the buffer in which shards are shuffled, 0 for no such buffer (``True``
-        means 100 there), and whether epochs have different orders of shards.
+        Arguments of ``WebDataset``: the shards in the buffer that shuffles shards, 0 for no such buffer (``True``
+        means 100 there), and True if epochs have different orders of shards.
     bufsize, initial
-        As of ``.shuffle``: the samples in the buffer, 0 for none, and the samples with which it begins.
+        Arguments of ``.shuffle``: the samples in the buffer, 0 for no buffer, and the samples with which it begins.
     batch_size, world_size, num_workers, persistent_workers
-        As of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
+        Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
     shard_seed, sample_seed
-        Where it is not the seed of the dataset: the seed of the shards (``WDS_SEED`` is a text) and of the samples.
+        Seeds of the shards (``WDS_SEED`` is a text) and of the samples, if they differ from the dataset's seed.
     shard_initial
-        Where a pipeline is made by hand: as ``initial`` of the buffer for shards.
+        In pipelines made by hand: ``initial`` of the buffer for shards.
     list_seed
-        As ``seed`` of ``SimpleShardList``.
+        ``seed`` of ``SimpleShardList``.
     shuffled_before_split
-        Where a pipeline is made by hand: whether shards are shuffled before they are split by node and worker.
+        In pipelines made by hand: True if shards are shuffled before they are split by node and worker.
 
     >>> WebDatasetShuffle(bufsize=4).bind([3, 3, 3], seed=1).ids(0, 9).tolist()
     [1, 0, 2, 7, 4, 5, 6, 8, 3]
@@ -83,7 +83,7 @@ class WebDatasetShuffle:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of this order that a state keeps."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RankStreams:
         """Return the order of one epoch; O(num_shards), and O(bufsize) memory for each worker."""
@@ -94,10 +94,10 @@ class WebDatasetShuffle:
         shards = shuffle_of(self.shardshuffle, self.shard_initial, _moved(of_shards, epoch, counts=self.detshuffle))
         shuffle = shuffle_of(self.bufsize, self.initial, _moved(of_samples, epoch, counts=self.counts_epochs))
         lists = self._split(_listed(len(samples), self.list_seed), shards)
-        streams = [WorkerStream(each, samples, shuffle) for each in lists]
+        streams = [WorkerStream(shards_of_worker, samples, shuffle) for shards_of_worker in lists]
         stream_of = np.empty(len(samples), dtype=np.int64)
-        for number, each in enumerate(lists):
-            stream_of[each] = number
+        for number, shards_of_worker in enumerate(lists):
+            stream_of[shards_of_worker] = number
         starts = np.cumsum(samples)
         return RankStreams(
             self,
@@ -119,7 +119,7 @@ class WebDatasetDetshuffle(WebDatasetShuffle):
     """WebDataset's ``detshuffle``: as `WebDatasetShuffle`, with ``seed + epoch`` in each epoch.
 
     That is ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
-    seed=seed))``. The parameters are those of `WebDatasetShuffle`.
+    seed=seed))``. It has the parameters of `WebDatasetShuffle`.
 
     >>> order = WebDatasetDetshuffle(bufsize=4)
     >>> [order.bind([3, 3, 3], seed=1, epoch=epoch).ids(0, 4).tolist() for epoch in (0, 1)]
@@ -136,7 +136,7 @@ class WebDatasetDetshuffle(WebDatasetShuffle):
 class WebDatasetResampled:
     """WebDataset's ``ResampledShards(urls, deterministic=True, seed=seed)``: each worker draws shards without end.
 
-    An epoch has a number of samples that is given, of which some come several times and others never. The seed of a
+    An epoch has a fixed number of samples; some stored samples come several times, and others never. The seed of a
     worker is mixed from its rank, its number, the epoch and the seed by Python's ``hash``, which is the same for
     integers everywhere, and not for texts: there ``PYTHONHASHSEED`` decides. So the seed is an integer. Without
     ``deterministic=True``, time and process are mixed in too, and nobody can know the order afterwards.
@@ -144,18 +144,18 @@ class WebDatasetResampled:
     Parameters
     ----------
     samples_per_worker
-        As ``.with_epoch(n)`` behind the shuffle, or ``n * batch_size`` for one behind ``.batched``; None for as many
-        that an epoch has about as many samples as the dataset.
+        ``n`` of ``.with_epoch(n)`` after the shuffle, or ``n * batch_size`` after ``.batched``; None for an epoch of
+        about as many samples as the dataset.
     split
-        Whether ``split_by_node`` and ``split_by_worker`` follow, as in the pipeline of ``WebDataset(resampled=True)``.
+        True if ``split_by_node`` and ``split_by_worker`` follow, as in the pipeline of ``WebDataset(resampled=True)``.
     bufsize, initial, sample_seed
-        As of ``.shuffle`` for the samples, whose seed is that of the dataset if none is given.
+        Arguments of ``.shuffle`` for the samples; the default seed is the dataset's.
     detshuffle
-        Whether samples are shuffled by ``detshuffle``, with ``seed + epoch``.
+        True if ``detshuffle`` shuffles samples, with ``seed + epoch``.
     shardshuffle, shard_initial, shard_seed
-        The same for a ``shuffle`` of shards behind the draws, if there is one.
+        Arguments of a ``shuffle`` of shards after the draws, if there is one.
     batch_size, world_size, num_workers, persistent_workers
-        As of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
+        Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
 
     >>> WebDatasetResampled(bufsize=0).bind([2, 2, 2], seed=1).ids(0, 6).tolist()
     [0, 1, 4, 5, 0, 1]
@@ -185,14 +185,14 @@ class WebDatasetResampled:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of this order that a state keeps."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
         """Return the number of samples of all workers together."""
         return self._count(chunk_samples) * self.world_size * max(1, self.num_workers)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingStreams:
-        """Return the order of one epoch; O(shards that are drawn), and O(bufsize) memory for each worker."""
+        """Return the order of one epoch; O(drawn shards), and O(bufsize) memory for each worker."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), _epoch_of(self, check_epoch(epoch))
         count = self._count(samples)
@@ -217,7 +217,7 @@ class WebDatasetResampled:
     def _drawn(
         self, samples: NDArray[np.int64], rank: int, worker: int, words: tuple[int, int], count: int, shuffle: Shuffle
     ) -> NDArray[np.int64]:
-        """Return the shards that a worker draws, as many as it takes to emit so many samples."""
+        """Return the shards that a worker draws to emit ``count`` samples."""
         if not count:
             return np.zeros(0, dtype=np.int64)
         integers = PythonIntegers(words_of(mixed_seed(rank * 1000 + worker, *words)))
@@ -225,17 +225,17 @@ class WebDatasetResampled:
         first = rank + self.world_size * worker if self.split else 0
         drawn, num_shards = np.zeros(0, dtype=np.int64), 16
         while True:
-            wanted = stride * (num_shards + self.shardshuffle)
-            drawn = np.concatenate([drawn, integers.equal(wanted - len(drawn), len(samples))])
-            mine, buffer = drawn[first::stride], shuffle(None)
-            shards = mine[:num_shards] if buffer is None else mine[buffer.arrivals(0, num_shards)]
+            num_drawn = stride * (num_shards + self.shardshuffle)
+            drawn = np.concatenate([drawn, integers.equal(num_drawn - len(drawn), len(samples))])
+            own, buffer = drawn[first::stride], shuffle(None)
+            shards = own[:num_shards] if buffer is None else own[buffer.arrivals(0, num_shards)]
             if samples[shards].sum() >= count + self.bufsize:
                 return shards
             num_shards *= 2
 
 
 def mixed_seed(*words: int) -> int:
-    """Mix integers as ``webdataset.utils.make_seed`` does, by the hash that Python of 64 bits has for integers.
+    """Mix integers as ``webdataset.utils.make_seed``, by the hash of integers in Python of 64 bits.
 
     >>> mixed_seed(1000, 0, 7)
     961007
@@ -247,7 +247,7 @@ def mixed_seed(*words: int) -> int:
 
 
 def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
-    """Raise `UsageError` for arguments that the library cannot have."""
+    """Raise `UsageError` for invalid arguments."""
     check_flags(order)
     for field in fields(order):
         value, name = getattr(order, field.name), field.name
@@ -271,7 +271,7 @@ def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
 
 
 def _epoch_of(order: WebDatasetShuffle | WebDatasetResampled, epoch: int) -> int:
-    """Return the epoch as the pipeline counts it: workers that are started anew begin with the first."""
+    """Return the epoch as the pipeline counts it: new workers begin with epoch 0."""
     return epoch if order.persistent_workers or not order.num_workers else 0
 
 
@@ -287,7 +287,7 @@ def _listed(num_shards: int, seed: int | str | None) -> NDArray[np.int64]:
 
 
 def _split(order: WebDatasetShuffle, shards: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return every so many shards, for each rank, and of these for each worker."""
+    """Deal shards to ranks in turn, and the shards of a rank to its workers."""
     workers = max(1, order.num_workers)
     return [
         shards[rank :: order.world_size][worker::workers]
@@ -302,7 +302,7 @@ def _batches(order: WebDatasetShuffle | WebDatasetResampled, streams: list[Worke
 
 
 Shuffle = Callable[[int | None], GrowingBuffer | None]
-"""Given how many items there are, or None for no end, the buffer that they go through; None if they go through none."""
+"""Returns the buffer for a number of items, None for no end; or None if there is no buffer."""
 
 
 def shuffle_of(bufsize: int, initial: int, seed: Any) -> Shuffle:
@@ -313,20 +313,22 @@ def shuffle_of(bufsize: int, initial: int, seed: Any) -> Shuffle:
 
 
 def shuffled(items: NDArray[np.int64], shuffle: Shuffle) -> NDArray[np.int64]:
-    """Return a list of items behind a shuffle."""
+    """Return the items in shuffled order."""
     buffer = shuffle(len(items))
     return items if buffer is None else items[buffer.arrivals(0, len(items))]
 
 
 class WorkerStream:
-    """The samples of one worker; ``count`` of them where its shards have no end.
+    """The samples of one worker, from its shards in their order through its buffer.
 
     Parameters
     ----------
     shards
-        The shards in the order in which they are read.
+        The shards in reading order.
     chunk_samples
         Samples of each shard of the dataset.
+    count
+        Samples of the stream if its shards have no end.
     """
 
     def __init__(
@@ -346,7 +348,7 @@ class WorkerStream:
         return arrivals
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number in the stream of each sample id, none of which may come twice; O(samples of the stream)."""
+        """Return the number in the stream of each sample id, if no sample repeats; O(samples of the stream)."""
         shards = np.searchsorted(self._first_id, ids, side="right") - 1
         by_shard = np.argsort(self._shards)
         arrivals = ids - self._shift[by_shard[np.searchsorted(self._shards, shards, sorter=by_shard)]]

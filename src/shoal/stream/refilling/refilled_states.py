@@ -11,7 +11,7 @@ from shoal.order.partition import Partition
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
 from shoal.order.states.checked_states import changed_hint
-from shoal.order.states.deals import Deal, Start, settled, still_told
+from shoal.order.states.deals import Deal, Start, needed_deals, settled
 from shoal.order.states.state_fields import STATE
 from shoal.reading.resolved_order import Resolved
 
@@ -47,7 +47,7 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
             going_on.append(of_epoch.pop())
         else:
             _log_open_groups(of_epoch[-1])
-            kept, done[epoch] = still_told(settled(of_epoch, resolved.untouched(epoch)))
+            kept, done[epoch] = needed_deals(settled(of_epoch, resolved.untouched(epoch)))
             of_epoch = list(kept)
         deals += of_epoch
     resolved = resolved.with_deals(tuple(deals))
