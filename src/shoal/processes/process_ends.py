@@ -105,9 +105,9 @@ def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: set[concurr
     """
     with contextlib.suppress(RuntimeError):  # the garbage collector may run in a thread of the pool
         pool.shutdown(wait=False, cancel_futures=True)
-        begun = [future for future in list(under_way) if not future.cancelled()]
-        _, left = concurrent.futures.wait(begun, timeout=_SECONDS_TO_END)
-        pool.shutdown(wait=not left)
+        running = [future for future in list(under_way) if not future.cancelled()]
+        _, unfinished = concurrent.futures.wait(running, timeout=_SECONDS_TO_END)
+        pool.shutdown(wait=not unfinished)
 
 
 def is_done(future: concurrent.futures.Future[Any], timeout_seconds: float | None) -> bool:

@@ -109,5 +109,5 @@ class MemoryStore(Store):
 
     def _check_process(self, path: str) -> None:
         if self._created_in != _family:
-            msg = f"{path}: this is in the memory of the process that opened it, and this is another process"
-            raise StorageError(msg, hint="fork workers, or use files or a server where they are started anew (spawn)")
+            msg = f"{path}: this object is in the memory of another process"
+            raise StorageError(msg, hint="fork the workers; spawned workers need files or a server")

@@ -169,7 +169,7 @@ def _given_up(
     hint = last.hint or "if the server is only slow to come back, raise the deadline"
     if last.unmet:
         msg += "; no answer has come from this server as yet"
-        hint += f" (to wait longer for one that is about to start: {DEADLINE} in storage_options)"
+        hint += f" (to wait longer for a server that is about to start: {DEADLINE} in storage_options)"
     if (server_seconds := last.retry_after_seconds) is not None:
         msg += f" (the server asked to wait {server_seconds:g} s)"
         if server_seconds > deadline_seconds:

@@ -93,7 +93,7 @@ def status_failure(
     if text := trimmed(body):
         msg += f" ({text})"
     transient = status in _TRANSIENT_STATUSES or status > 511
-    hint = _STATUS_HINTS.get(status, "the server is failing; wait, or ask who runs it" if status >= 500 else "")
+    hint = _STATUS_HINTS.get(status, "the server is failing; wait, or ask its administrator" if status >= 500 else "")
     headers = headers or {}
     wait = retry_after_seconds(headers.get("retry-after"), now=headers.get("date")) if transient else None
     error = StorageError(msg, hint=hint, transient=transient, retry_after_seconds=wait)

@@ -60,12 +60,12 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
     texts, _ = texts_of(source)
     schemes = schemes_of(texts)
     if len(schemes) > 1:
-        named = ", ".join(f"{scheme}://" if scheme else "files of this machine" for scheme in sorted(schemes))
-        msg = f"the source mixes {named}: all its shards must be in one kind of store"
+        kinds = ", ".join(f"{scheme}://" if scheme else "files of this machine" for scheme in sorted(schemes))
+        msg = f"the source mixes {kinds}: all its shards must be in one kind of store"
         raise SourceError(msg, hint="open each on its own")
     for text in texts:
         if has_unescaped_password(text):
-            msg = f"{without_secrets(text)}: this URL has a password with /, ? or # in it, which end the name of a host"
+            msg = f"{without_secrets(text)}: the password in this URL has an unescaped /, ? or #, which ends a host"
             raise SourceError(msg, hint="write %2F, %3F, %23 for them, or give it by storage_options")
     store = _store_of(next(iter(schemes)), without_secrets(texts[0]), dict(storage_options or {}))
     if isinstance(store, HttpStore):
@@ -90,9 +90,9 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     if (filesystem_of_scheme := filesystem_for(scheme, options)) is not None:
         return FileSystemStore(filesystem_of_scheme)
     msg = f"{shown}: no store knows the scheme {scheme}://"
-    more = "".join(f", {each}://" for each in STORES if each not in STORES.own)
-    hint = f"http(s)://, s3://, gs://, az://, memory://{more} and paths are read; where fsspec is installed, what it"
-    raise SourceError(msg, hint=f"{hint} knows, too")
+    more = "".join(f", {other}://" for other in STORES if other not in STORES.own)
+    hint = f"shoal reads http(s)://, s3://, gs://, az://, memory://{more}, paths; with fsspec, its schemes, too"
+    raise SourceError(msg, hint=hint)
 
 
 def _http(options: dict[str, Any]) -> Store:

@@ -113,7 +113,7 @@ class Store(ABC):
         except MemoryError:
             pass
         if len(read) < num_bytes:
-            msg = f"{path}: has {num_bytes:,} bytes, the server says, and there is not enough memory for all of them"
+            msg = f"{path}: the server reports {num_bytes:,} bytes, and there is not enough memory for all of them"
             raise StorageError(msg, hint="is this the right object? An index has some 50 bytes for each 64 KiB of data")
         return memoryview(read).toreadonly()
 

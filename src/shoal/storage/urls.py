@@ -90,8 +90,8 @@ def join(root: str, name: str) -> str:
     scheme = scheme_of(root)
     if not scheme:
         return os.path.join(root, *name.split("/"))
-    kept = "/:[]" if root.endswith("://") else "/"  # below a bare scheme the name begins with its host
-    return posixpath.join(root, quote(name, safe=kept, errors="surrogateescape") if scheme in _WITH_QUERY else name)
+    safe = "/:[]" if root.endswith("://") else "/"  # below a bare scheme the name begins with its host
+    return posixpath.join(root, quote(name, safe=safe, errors="surrogateescape") if scheme in _WITH_QUERY else name)
 
 
 def relative(path: str, root: str) -> str:

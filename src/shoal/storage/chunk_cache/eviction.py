@@ -94,13 +94,13 @@ def eviction_order(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], gua
     by_age = sorted(chunks, key=lambda chunk: (chunk.created_ns, chunk.name))
     idle = [chunk for chunk in by_age if chunk.dataset in last_used]
     evicted = sorted(idle, key=lambda chunk: last_used[chunk.dataset])
-    left = deque(chunk for chunk in by_age if chunk.dataset not in last_used)  # the newest at its end
+    in_use = deque(chunk for chunk in by_age if chunk.dataset not in last_used)  # the newest at its end
     guarded = 0
-    while left and guarded < guard_bytes:
-        guarded += charge_bytes(left.pop().num_bytes)
-    while left:
+    while in_use and guarded < guard_bytes:
+        guarded += charge_bytes(in_use.pop().num_bytes)
+    while in_use:
         is_turn_of_oldest = len(evicted) % _OLDEST_EVERY == _OLDEST_EVERY - 1
-        evicted.append(left.popleft() if is_turn_of_oldest else left.pop())
+        evicted.append(in_use.popleft() if is_turn_of_oldest else in_use.pop())
     return evicted
 
 

@@ -121,7 +121,7 @@ class Claims:
         path = f"filling/{name}"
         until = time.monotonic() + self._wait_seconds
         pause = _FIRST_PAUSE_SECONDS
-        seen = (-1, 0)
+        growth = (-1, 0)
         while not self.is_disabled:
             descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT, directory=self.folder)
             claim, is_claimed = Claim(descriptor, name, path), False
@@ -137,8 +137,8 @@ class Claims:
                     return claim
                 # Keep waiting while the file grows.
                 status = os.fstat(descriptor)
-                if (now := (status.st_size, status.st_mtime_ns)) != seen:
-                    seen, until = now, time.monotonic() + self._wait_seconds
+                if (now := (status.st_size, status.st_mtime_ns)) != growth:
+                    growth, until = now, time.monotonic() + self._wait_seconds
             finally:
                 if not is_claimed:
                     self._claimed.pop(claim, None)
@@ -170,12 +170,12 @@ class Claims:
         with self.ledger.held() as book:
             self.report(book)
             book.budget_bytes = book.budget_bytes or self.budget_bytes
-            had = os.fstat(descriptor).st_size  # left by a killed process
-            needed = charge_bytes(size) - charge_bytes(had)
+            old_bytes = os.fstat(descriptor).st_size  # left by a killed process
+            added_bytes = charge_bytes(size) - charge_bytes(old_bytes)
             if charge_bytes(size) > book.budget_bytes or self.is_disabled:
                 return False  # evict nothing for a file that never fits
-            has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
-            if not has_room and not (must_fit and self.evictions.make_room_of_oldest(book, needed)):
+            has_room = self.evictions.make_room(book, added_bytes, guard_bytes=guard)
+            if not has_room and not (must_fit and self.evictions.make_room_of_oldest(book, added_bytes)):
                 return False
             failure = OSError()
             for _ in range(2):
@@ -184,20 +184,20 @@ class Claims:
                     if hasattr(os, "posix_fallocate"):
                         os.posix_fallocate(descriptor, 0, size)
                 except OSError as error:
-                    os.ftruncate(descriptor, min(had, size))
+                    os.ftruncate(descriptor, min(old_bytes, size))
                     if error.errno not in DISK_FULL:
                         raise
                     failure = error
                     # The disk is full before the budget is used up: evict as much as the file takes.
-                    wanted = book.used_bytes - charge_bytes(size)
-                    while book.used_bytes > wanted and self.evictions.evict_next(book, guard_bytes=guard):
+                    goal_bytes = book.used_bytes - charge_bytes(size)
+                    while book.used_bytes > goal_bytes and self.evictions.evict_next(book, guard_bytes=guard):
                         pass
-                    if book.used_bytes > wanted:
+                    if book.used_bytes > goal_bytes:
                         break
                 else:
-                    book.used_bytes += needed
+                    book.used_bytes += added_bytes
                     return True
-            book.used_bytes += charge_bytes(os.fstat(descriptor).st_size) - charge_bytes(had)
+            book.used_bytes += charge_bytes(os.fstat(descriptor).st_size) - charge_bytes(old_bytes)
             self._count_failure(failure)
         return False
 
@@ -205,9 +205,9 @@ class Claims:
         """Truncate a file to its contents, and return the rest of its space."""
         with self.ledger.held() as book:
             self.report(book)
-            had = os.fstat(descriptor).st_size
+            old_bytes = os.fstat(descriptor).st_size
             os.ftruncate(descriptor, num_bytes)
-            book.used_bytes -= charge_bytes(had) - charge_bytes(num_bytes)
+            book.used_bytes -= charge_bytes(old_bytes) - charge_bytes(num_bytes)
 
     def finish(self, claim: Claim) -> bool:
         """Make a filled file visible; return True if it is."""

@@ -65,10 +65,10 @@ def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:
             _log.info("waiting for process %s of %s, which %s", pid, host, what)
         silent_seconds = time.time() - max(began_seconds, os.fstat(file.fileno()).st_mtime)
         if host == socket.gethostname() and _is_gone(pid):
-            _log.warning("process %s ended while it held %s, and a child of it still does: not waited for", pid, what)
+            _log.warning("process %s ended while it held %s, and its child holds it: not waiting", pid, what)
             return False
         if silent_seconds > limit_seconds:
-            text = "process %s of %s, which %s, has given no sign of life for %.0f s: not waited for any longer"
+            text = "process %s of %s, which %s, has given no sign of life for %.0f s: no longer waiting"
             _log.warning(text, pid, host, what, silent_seconds)
             return False
         time.sleep(_POLL_SECONDS)

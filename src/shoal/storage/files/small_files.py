@@ -101,12 +101,14 @@ def tree_of(
     root: str, runs: Sequence[tuple[str, int, bytes]], num_bytes: NDArray[np.int64], modified_ns: NDArray[np.int64]
 ) -> FileTree:
     """Build a tree from runs: name of a directory, its number of files, and their names joined by NUL."""
-    kept = [run for run in runs if run[1]]
-    joined = b"\0".join([names for _, _, names in kept]) + b"\0" if kept else b""
+    full_runs = [run for run in runs if run[1]]
+    joined = b"\0".join([names for _, _, names in full_runs]) + b"\0" if full_runs else b""
     ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0) + 1
     starts = np.concatenate([[0], ends]).astype(np.int64)
-    first_file = np.concatenate([[0], np.cumsum([count for _, count, _ in kept])]).astype(np.int64)
-    return FileTree(root, [directory for directory, _, _ in kept], first_file, joined, starts, num_bytes, modified_ns)
+    first_file = np.concatenate([[0], np.cumsum([count for _, count, _ in full_runs])]).astype(np.int64)
+    return FileTree(
+        root, [directory for directory, _, _ in full_runs], first_file, joined, starts, num_bytes, modified_ns
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,8 +206,8 @@ def read_tree_into(files: FileTree, buffer: memoryview, offsets: Sequence[int]) 
     def read(parent: int | None, names: Sequence[bytes], first: int) -> bool:
         for start in range(0, len(names), _OPEN_FILES):
             part = names[start : start + _OPEN_FILES]
-            own = slice(first + start, first + start + len(part))
-            if not _read_some(parent, part, offsets[own], sizes[own], times[own], buffer):
+            numbers = slice(first + start, first + start + len(part))
+            if not _read_some(parent, part, offsets[numbers], sizes[numbers], times[numbers], buffer):
                 return False
         return True
 

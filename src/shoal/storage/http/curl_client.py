@@ -218,6 +218,6 @@ def _trusted(pycurl: Any, ca_bundle: str | None) -> list[tuple[int, str]]:
     """Return the options for trusted certificates: Python's, since a wheel of pycurl may know none."""
     paths = ssl.get_default_verify_paths()
     file, directory = (ca_bundle, None) if ca_bundle else (paths.cafile, paths.capath)
-    named = [(pycurl.CAINFO, file), (pycurl.CAPATH, directory)]
+    of_server = [(pycurl.CAINFO, file), (pycurl.CAPATH, directory)]
     of_proxy = [(pycurl.PROXY_CAINFO, file), (pycurl.PROXY_CAPATH, directory)]
-    return [(option, path) for option, path in named + of_proxy if path]
+    return [(option, path) for option, path in of_server + of_proxy if path]

@@ -88,9 +88,9 @@ class HttpStore(Store):
         return "HttpStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        kept = ("_full", "_of_hosts", "_answered")
-        given = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
-        return HttpStore, (given,), {name: getattr(self, name) for name in kept}
+        attributes = ("_full", "_of_hosts", "_answered")
+        options = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
+        return HttpStore, (options,), {name: getattr(self, name) for name in attributes}
 
     def learn(self, url: str) -> None:
         """Remember query and password of ``url``, for requests of its `object_path` and its `tagged_path`."""
@@ -184,13 +184,13 @@ class HttpStore(Store):
         """Request a range; return the answer if it is 206, 416 or the whole object; else raise an error."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
-        headers, own = _ALWAYS_SENT | part, first.headers | part
+        headers, own_headers = _ALWAYS_SENT | part, first.headers | part
         redirect = self._redirects.get(path)
         url = redirect.url if redirect is not None and time.monotonic() < redirect.until_seconds else first.url
         for num_redirects in range(_MAX_REDIRECTS + 1):
             same = url is first.url or origin_of(url) == first.origin
             try:
-                answer = self._client.get(url, own if same else headers, end_byte - first_byte, buffer)
+                answer = self._client.get(url, own_headers if same else headers, end_byte - first_byte, buffer)
             except Exception as error:  # noqa: BLE001  # other errors are raised unchanged
                 raise self._no_answer(error, path, url, verb) from None
             self._answered.add(host_of(url))
@@ -213,14 +213,14 @@ class HttpStore(Store):
         full = self._full_url(path)
         begin = _UP_TO_PATH.match(full)
         server = begin[0] if begin else full
-        known = self._servers.get(server)
-        if known is None:
+        first = self._servers.get(server)
+        if first is None:
             origin_of(full)  # raises for an invalid URL
-            own = self._options.headers_for(full)
-            named = {name.lower() for name in own}
-            always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
-            known = self._servers[server] = _FirstRequest("", always | own, origin_of(sendable(full)))
-        return known._replace(url=sendable(full))
+            own_headers = self._options.headers_for(full)
+            own_names = {name.lower() for name in own_headers}
+            always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in own_names}
+            first = self._servers[server] = _FirstRequest("", always | own_headers, origin_of(sendable(full)))
+        return first._replace(url=sendable(full))
 
     def _full_url(self, path: str) -> str:
         """Return the learnt URL for ``path``, else ``path`` with the password and query of another URL of its host.

@@ -55,16 +55,16 @@ def sendable(url: str) -> str:
 def _without_dots(target: str) -> str:
     """Resolve . and .. in the path of a target, by RFC 3986; empty names stay."""
     path, mark, query = target.partition("?")
-    kept: list[str] = []
+    resolved: list[str] = []
     names = path.split("/")[1:]
     for name in names:
         if name == "..":
-            kept = kept[:-1]
+            resolved = resolved[:-1]
         elif name != ".":
-            kept.append(name)
+            resolved.append(name)
     if names[-1] in (".", ".."):
-        kept.append("")
-    return f"/{'/'.join(kept)}{mark}{query}"
+        resolved.append("")
+    return f"/{'/'.join(resolved)}{mark}{query}"
 
 
 def redirected(url: str, location: str, path: str, verb: str) -> str:

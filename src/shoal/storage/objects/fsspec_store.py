@@ -119,7 +119,7 @@ class FileSystemStore(Store):
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         if info.get("size") is None:
             msg = f"could not look at {path}: its filesystem does not report its size"
-            raise StorageError(msg, hint="use a server that reports the size of what it sends")
+            raise StorageError(msg, hint="use a server that reports the sizes of objects")
         modified = next((info[name] for name in _TIMES if info.get(name)), None)
         return self._known.check(path, int(info["size"]), version, modified)
 

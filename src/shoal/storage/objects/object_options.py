@@ -166,7 +166,7 @@ def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[
     endpoint = str(config.get(aliases.get("endpoint", "endpoint")) or in_environment)
     if endpoint and not re.match(r"https?://[^/?#]", endpoint, re.IGNORECASE):  # obstore would panic
         msg = f"storage_options for {location.root}: the endpoint is not a URL"
-        raise UsageError(msg, hint='{"endpoint": "https://HOST:PORT"}, or http:// where that is what the server speaks')
+        raise UsageError(msg, hint='{"endpoint": "https://HOST:PORT"}, or http:// for a server without TLS')
     if endpoint.lower().startswith("http://"):
         client.setdefault("allow_http", True)  # an explicit http:// implies it
     return config, client, provider
@@ -198,7 +198,7 @@ def _add_profile(config: dict[str, Any], requested: str | None) -> Any:
     )
     if not profile and (requested or (name != "default" and not has_credentials)):
         msg = f"{'storage_options' if requested else 'AWS_PROFILE'}: there is no AWS profile {name}"
-        raise UsageError(msg, hint="`aws configure list-profiles` shows those there are")
+        raise UsageError(msg, hint="`aws configure list-profiles` lists the profiles")
     if "region" in profile and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
         config.setdefault("region", profile["region"])
     if "endpoint_url" in profile and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & set(os.environ):
@@ -229,8 +229,8 @@ def _boto3_credentials(name: str) -> Any:
         import boto3  # noqa: PLC0415  # optional
         from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415  # the same
     except ImportError as error:
-        msg = f"the AWS profile {name} has no keys: they come from signing on, from a role or from a command"
-        raise UsageError(msg, hint="pip install boto3, which does that") from error
+        msg = f"the AWS profile {name} has no keys: they come from single sign-on, a role or a command"
+        raise UsageError(msg, hint="pip install boto3, which gets them") from error
     try:
         return Boto3CredentialProvider(boto3.Session(profile_name=name))
     except Exception as error:  # of several kinds, of two libraries

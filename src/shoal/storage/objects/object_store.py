@@ -175,7 +175,7 @@ class ObjectStore(Store):
         # Two threads may both create a client; both use the first one stored.
         client = client or self._clients.setdefault(key, client_of(location, self._options))
         if _using_pid not in (None, os.getpid()):
-            msg = f"{path}: this process was forked from one that read such a store, and cannot read it: it would hang"
+            msg = f"{path}: a parent of this forked process has read such a store, and reads would hang here"
             hint = (
                 'start workers anew: multiprocessing_context="forkserver" (as shoal.torch.DataLoader does) or "spawn"'
             )

@@ -73,7 +73,7 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
 
     Raises `SourceError` if there are none, or if a table has them and its log says which of them count.
     """
-    shards_below, hidden, others = [], [], Counter[str]()
+    shards_below, hidden, num_by_suffix = [], [], Counter[str]()
     marks = _marks(suffixes)
     for path in paths:
         name = path.rpartition("/")[2]
@@ -86,19 +86,19 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
         if has_suffix(name, suffixes):
             shards_below.append(path)
         else:
-            others[_suffix_of(name) or name] += 1
+            num_by_suffix[_suffix_of(name) or name] += 1
     if not shards_below:
-        seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
-        seen += f", and {len(hidden)} whose names begin with _ or ." if hidden else ""
-        msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
+        contents = ", ".join(f"{count} x {suffix}" for suffix, count in num_by_suffix.most_common(5)) or "no files"
+        contents += f", and {len(hidden)} whose names begin with _ or ." if hidden else ""
+        msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {contents}"
         # For format="folder", the hint says how to include these files.
-        kind = next((kind for kind, _ in others.most_common() if kind.startswith(".")), "")
+        kind = next((kind for kind, _ in num_by_suffix.most_common() if kind.startswith(".")), "")
         hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample; so does a glob'
         raise SourceError(msg, hint=hint if kind and "metadata.csv" in suffixes else _HINT)
     if hidden:
         warn_of_hidden(directory, len(hidden), min(hidden))
     shards = sorted([path for path in shards_below if not _CACHE_OF_DATASETS.search(path)] or shards_below)
-    return NamedFiles("directory", directory, shards, dict(others.most_common()))
+    return NamedFiles("directory", directory, shards, dict(num_by_suffix.most_common()))
 
 
 def select_matches(
