@@ -82,8 +82,8 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     """
     if not options and name in FORMATS:
         return FORMATS[name]
-    if not options and (found := options_in_name(name)) is not None:
-        return format_named(Tokens.name, found)
+    if not options and (in_name := options_in_name(name)) is not None:
+        return format_named(Tokens.name, in_name)
     plain, _, codec = name.partition(".")
     makers = _MAKERS.own if plain in FORMATS else _MAKERS
     if not plain or plain not in makers or (codec and codec not in CODECS):
@@ -91,8 +91,8 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
         meant = did_you_mean(name, (*FORMATS, *_MAKERS))
         raise SourceError(msg, hint=f"{meant}format= takes one of {_known()}; {_OWN}")
     # Looked up by its own options, so that equal formats are one object: workers ask for it by name and options.
-    made = _made(name, json.dumps(options or {}, sort_keys=True))
-    return _made(name, json.dumps(options_of(made), sort_keys=True))
+    form = _made(name, json.dumps(options or {}, sort_keys=True))
+    return _made(name, json.dumps(options_of(form), sort_keys=True))
 
 
 def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
@@ -161,14 +161,14 @@ def format_of(path: str) -> Format:
 
 def suffixes_in_directories() -> tuple[str, ...]:
     """Return the suffixes that mark shards among other files when a directory is opened without a format."""
-    found = (entry for entry in FORMATS.values() if entry.name.partition(".")[0] not in _BESIDE_DATA)
-    return (*(suffix for entry in found for suffix in entry.suffixes), *_PACKED_JSON)
+    data = (entry for entry in FORMATS.values() if entry.name.partition(".")[0] not in _BESIDE_DATA)
+    return (*(suffix for entry in data for suffix in entry.suffixes), *_PACKED_JSON)
 
 
 def suffixes_of_packages() -> tuple[str, ...]:
     """Return the suffixes of formats that other packages bring, plain and compressed; none of the formats is loaded."""
-    found = (name for name in names(_MAKERS.group) if name.startswith("."))
-    return tuple(suffix + ending for suffix in found for ending in ("", *CODEC_OF_SUFFIX))
+    suffixes = (name for name in names(_MAKERS.group) if name.startswith("."))
+    return tuple(suffix + ending for suffix in suffixes for ending in ("", *CODEC_OF_SUFFIX))
 
 
 def _of_package(lowered: str) -> Format | None:
@@ -178,8 +178,8 @@ def _of_package(lowered: str) -> Format | None:
         return None
     packed = next((each for each in CODEC_OF_SUFFIX if ending.endswith(each) and ending not in _BY_SUFFIX), "")
     name = getattr(_BY_SUFFIX.make(ending.removesuffix(packed)), "name", "")
-    _OF_PACKAGES[ending] = found = format_named(f"{name}.{CODEC_OF_SUFFIX[packed]}" if packed else name)
-    return found
+    _OF_PACKAGES[ending] = format_named(f"{name}.{CODEC_OF_SUFFIX[packed]}" if packed else name)
+    return _OF_PACKAGES[ending]
 
 
 def _known() -> str:

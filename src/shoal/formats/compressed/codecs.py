@@ -84,11 +84,11 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
 def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
     """Decompress bytes that come in parts, to parts of some MiB at most; neither side is ever held as a whole.
 
-    The exception is snappy in one block, which has no parts. Raises as `decompress` does, after yielding what came
-    before.
+    The exception is snappy in one block, which has no parts. Raises as `decompress` does, after the parts before the
+    error.
     """
-    found = parts_and_member_ends(codec, parts, limit_bytes=limit_bytes)
-    return (part for part in found if not isinstance(part, int))
+    all_parts = parts_and_member_ends(codec, parts, limit_bytes=limit_bytes)
+    return (part for part in all_parts if not isinstance(part, int))
 
 
 def parts_and_member_ends(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[_Part]:
@@ -150,7 +150,7 @@ class _Stored:
         return b"".join(iter(self.take, b""))
 
     def skip_padding(self) -> None:
-        """Skip zeros, with which some tools fill up a block.
+        """Skip zeros: some tools fill up a block with them.
 
         No member of any codec begins with a zero; anything else is left for the reader of the next member.
         """

@@ -2,8 +2,8 @@ r"""The ``.idx`` of Megatron-LM and NeMo: the type of the tokens in the ``.bin``
 
 Layout, little-endian: ``b"MMIDIDX\0\0"``, u64 version 1, u8 code of the type, u64 number of sequences, u64 number of
 document indices; then per sequence its length in tokens (i32), per sequence its first byte in the ``.bin`` (i64), and
-the sequences at which documents begin, followed by the number of all (i64). Multimodal ones have a byte more for each
-sequence, which is not read.
+the first sequence of each document, followed by the number of sequences (i64). Multimodal indexes have one more byte
+per sequence, which is not read.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def document_borders(
     bounds = [0, num_sequences]
     if not len(documents) or [documents[0], documents[-1]] != bounds or bool((np.diff(documents) < 0).any()):
         _refuse(f"the documents in the .idx beside it do not divide its {num_sequences} sequences", shard)
-    found: NDArray[np.int64] = borders[documents]
-    return found
+    document_bytes: NDArray[np.int64] = borders[documents]
+    return document_bytes
 
 
 def _refuse(what: str, shard: str) -> NoReturn:

@@ -166,14 +166,14 @@ class Delimited(Format):
         return LineScan(shard, self.record_limit_bytes, ends)
 
     def _fields(self, record: bytes, *, most: int | None = None) -> list[str]:
-        """Return the fields of a record; with ``most``, splitting may stop after one more than that."""
+        """Return the fields of a record; with ``most``, splitting may stop after ``most + 1`` fields."""
         text = self._without_end(record)
         how = {"quoted": self.quoted, "strict": self.strict}
         try:
             if len(text) <= SMALL_BYTES:
                 return _split_small(text.decode("utf-8"), self.delimiter, **how)
-            found = _split_fields(text, self.delimiter.encode(), most=most, **how)
-            return [field.decode("utf-8") for field in found]
+            fields = _split_fields(text, self.delimiter.encode(), most=most, **how)
+            return [field.decode("utf-8") for field in fields]
         except UnicodeDecodeError:
             what, byte = _not_utf_8(record)
         except ValueError as error:
@@ -193,7 +193,7 @@ class Delimited(Format):
 
 
 def _not_utf_8(record: bytes) -> tuple[str, int]:
-    """Return what is wrong with a record of which a field is no UTF-8, and at which byte if that shows."""
+    """Return the defect of a record with a field that is no UTF-8, and its byte if known."""
     try:
         record.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -204,14 +204,14 @@ def _not_utf_8(record: bytes) -> tuple[str, int]:
 class _WithoutFirst:
     """A receiver of all samples but the first one, which names the columns."""
 
-    def __init__(self, found: BorderSink) -> None:
-        self._found, self._passed = found, False
+    def __init__(self, borders: BorderSink) -> None:
+        self._borders, self._passed = borders, False
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
         if not self._passed and len(borders):
             self._passed = True
             borders, crcs = borders[1:], crcs[1:]
-        self._found.add(borders, crcs)
+        self._borders.add(borders, crcs)
 
 
 def _check_delimiter(delimiter: str, *, quoted: bool) -> None:

@@ -1,8 +1,8 @@
 """Borders of the elements of a shard that is one JSON array, in bounded memory.
 
 An element ends at the comma behind it, and the next one begins with that comma: so the samples of a shard follow each
-other without gaps, as those of all formats do. Only quotes, backslashes, brackets and commas are looked at; an element
-that is no JSON is found when its sample is read.
+other without gaps. The scan looks at quotes, backslashes, brackets and commas only; reading a sample reports an element
+that is no JSON.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ARRAY_HEAD = {"json": "array"}
 """What the head of a shard says that is one array."""
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_STEPS = np.zeros(256, dtype=np.int64)  # by which a bracket changes the depth
+_STEPS = np.zeros(256, dtype=np.int64)  # change of depth by a bracket
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _IS_MARK = np.isin(np.arange(256), list(b'"\\,[]{}'))
 _IS_SPACE = np.isin(np.arange(256), list(WHITE.encode()))
 _ONE_VALUE = "for each element a sample: jq -c '.[]' FILE > FILE.jsonl; for each line a sample: name the file .jsonl"
 _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 
-_Found = tuple[NDArray[np.int64], NDArray[np.uint32]]
+_Part = tuple[NDArray[np.int64], NDArray[np.uint32]]
 
 
 class ElementScan:
@@ -50,7 +50,7 @@ class ElementScan:
         self.end = -1
         self.more: int | None = None
 
-    def add(self, window: Buffer, *, with_crcs: bool = True) -> _Found:
+    def add(self, window: Buffer, *, with_crcs: bool = True) -> _Part:
         """Return the borders of elements that end in the next window, and their CRCs, as `BorderSink.add` takes them.
 
         Raises `ShardError`: an element is longer than the limit.
@@ -63,12 +63,12 @@ class ElementScan:
                 self._is_empty = bool(_IS_SPACE[data[begin : int(ends[0]) if len(ends) else stop]].all())
             if self.end >= 0 and not (self._is_empty and not self._num_found and not len(ends)):
                 ends = np.append(ends, stop)
-        found = self._samples(memoryview(window), begin, stop, ends, with_crcs=with_crcs)
+        samples = self._samples(memoryview(window), begin, stop, ends, with_crcs=with_crcs)
         if self.end >= 0 and self.more is None:
             behind = np.flatnonzero(~_IS_SPACE[data[max(0, self.end - self._position) :]])
             self.more = max(self.end, self._position) + int(behind[0]) if behind.size else None
         self._position += len(data)
-        return found
+        return samples
 
     def finish(self) -> None:
         """Raise `ShardError` if the array has no end, or something follows behind it."""
@@ -89,7 +89,7 @@ class ElementScan:
         self._in_text = bool((len(quotes) + self._in_text) % 2)
         depth = self._depth + np.cumsum(_STEPS[data[marks]])
         begin, stop = 0, len(data)
-        if not self._depth:  # what comes before the array is no part of an element
+        if not self._depth:  # bytes before the array belong to no element
             begin = int(marks[0]) + 1 if len(marks) else stop
             self._start = self._position + begin
         if (closing := np.flatnonzero(depth == 0)).size:
@@ -114,7 +114,7 @@ class ElementScan:
         self._is_escaped = bool(len(escaped) and escaped[-1] == num_bytes)
         return quotes[~np.isin(quotes, escaped)] if len(escaped) else quotes
 
-    def _samples(self, view: memoryview, begin: int, stop: int, ends: NDArray[np.int64], *, with_crcs: bool) -> _Found:
+    def _samples(self, view: memoryview, begin: int, stop: int, ends: NDArray[np.int64], *, with_crcs: bool) -> _Part:
         borders = ends + self._position
         longest = np.diff(np.concatenate([[self._start], borders, [self._position + stop]]))
         if self.end < 0 and len(longest) and int(longest.max()) > self._limit:

@@ -42,7 +42,7 @@ def plain_value(value: object) -> Any:
     >>> plain_value(np.float32(0.5)), plain_value(np.zeros((2, 1), int))
     (0.5, [[0], [0]])
 
-    Raises `TypeError`: JSON cannot hold it; this includes times, of which only a number would be left.
+    Raises `TypeError`: JSON cannot hold it; this includes times, which would become bare numbers.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         return value.tolist()

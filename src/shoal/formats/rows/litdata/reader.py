@@ -1,7 +1,7 @@
 """LitData chunks: a table of offsets and items; the ``index.json`` beside the chunks describes the items.
 
-Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32``
-size for every leaf and then the leaves one after the other. The index names the kind of each leaf and their tree.
+Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items. An item is a ``u32``
+size for every leaf, then the leaves one after the other. The index names the kind of each leaf and their tree.
 Compressed items (`shoal.formats.rows.litdata.frame_chunks`) and items that are rows of a table
 (`shoal.formats.rows.litdata.row_chunks`) have other chunk layouts, which identify themselves; one dataset may have
 several kinds.
@@ -82,7 +82,7 @@ class LitData(Format):
         self.options = {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+        """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample covers its two offsets.
 
         Chunks of frames, and of rows, have pieces instead. Raises `ShardError` if the table contradicts itself or the
         size of the chunk.
@@ -144,7 +144,7 @@ def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_codec(config: Mapping[str, Any]) -> str:
-    """Return the codec by which chunks are compressed as wholes; "" if they are not, or only their items are.
+    """Return the codec that compresses whole chunks; "" if there is none, or it compresses items.
 
     Raises `UsageError` if it is not known.
     """
@@ -163,12 +163,12 @@ def _no_index(error: Exception) -> UsageError:
 
 
 def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
-    """Decode an item that is compressed alone; errors name the byte at which it begins."""
+    """Decode an item that is compressed alone; errors name its first byte."""
     inside = bytes(inflated(data))
     try:
         return decode(inside)
     except BadRecordError as error:
-        raise BadRecordError(f"{error.what} (byte {error.byte} of what was decompressed)") from None
+        raise BadRecordError(f"{error.what} (byte {error.byte} of the decompressed item)") from None
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:
@@ -228,7 +228,7 @@ _ROWS = "rows"
 
 
 def _scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | None:
-    """Find the record batches of a chunk, each of which is a piece; None if it does not end with the magic number.
+    """Find the record batches of a chunk, one piece each; None if it does not end with the magic number.
 
     Raises `ShardError` if the Arrow file leads out of the chunk, is invalid, or has another number of rows than the
     chunk says.
@@ -241,12 +241,12 @@ def _scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | No
     if begin < 4 or len(tail) < _ROWS_TAIL_BYTES:
         msg = f"an Arrow file of {end - begin} bytes ends at byte {end}"
         raise ShardError(msg, shard=shard, byte=max(0, end), hint=OTHER_FILE)
-    found = scan_messages(read, begin, end, shard=shard)
+    rows = scan_messages(read, begin, end, shard=shard)
     num_items = int.from_bytes(bytes(read(0, 4)), "little")
-    if found.num_samples != num_items:
-        msg = f"the chunk says {num_items} items, and its Arrow file has {found.num_samples} rows"
+    if rows.num_samples != num_items:
+        msg = f"the chunk says {num_items} items, and its Arrow file has {rows.num_samples} rows"
         raise ShardError(msg, shard=shard, byte=0, hint=OTHER_FILE)
-    return replace(found, head={_ROWS: dict(found.head)})
+    return replace(rows, head={_ROWS: dict(rows.head)})
 
 
 def _parse_rows(buffer: Buffer, span: Span) -> TableRecords:

@@ -1,8 +1,8 @@
 """MDS shards, as MosaicML Streaming writes them: a table of offsets, a description of the columns, samples.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, JSON that describes the columns, and the
-samples, each of which is a ``u32`` size for every column of variable size and then the values one after the other. So
-the head of a shard gives the position of all samples, and a sample can be read alone.
+samples. A sample is a ``u32`` size for every column of variable size, then the values one after the other. So the head
+of a shard gives the position of all samples, and a sample can be read alone.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Mds(Format):
         return other
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+        """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample covers its two offsets.
 
         Raises `ShardError` if the head contradicts itself or the size of the shard.
         """
@@ -160,7 +160,7 @@ class _SampleDecoder:
                 if decode is not None:
                     sample[name] = decode(data[at:end])
                 at = end
-        except Exception:  # noqa: BLE001  # what is wrong with the sample is found out again below
+        except Exception:  # noqa: BLE001  # `_checked` below reports the defect
             at = -1
         return sample if at == len(data) else self._checked(data)
 
@@ -190,7 +190,7 @@ class _SampleDecoder:
                     )
                     base, data = begin, bytes(read(begin, max(stop for _, stop in stops)))
                 sample[name] = decode(data[begin - base : end - base])
-        except Exception:  # noqa: BLE001  # what is wrong is found out by reading all of it
+        except Exception:  # noqa: BLE001  # reading all of it reports the defect
             return None
         return sample
 
@@ -267,7 +267,7 @@ def _decoder(columns: tuple[_Column, ...]) -> _SampleDecoder:
 
 @lru_cache(maxsize=64)
 def _cutter(columns: tuple[_Column, ...]) -> CutRecord | None:
-    """Return the compiled function that does what `_decoder` does; None if there is none."""
+    """Return the compiled twin of `_decoder`; None if there is none."""
     if not is_compiled:
         return None
     try:
@@ -302,8 +302,8 @@ def _described_columns(read: ReadBytes, begin: int, end: int, shard: str) -> lis
     try:
         if end - begin > _DESCRIPTION_LIMIT_BYTES:
             _refuse(f"it has {end - begin} bytes")
-        found = json.loads(bytes(read(begin, end)))
-        names, encodings, sizes = (found[f"column_{what}"] for what in ("names", "encodings", "sizes"))
+        description = json.loads(bytes(read(begin, end)))
+        names, encodings, sizes = (description[f"column_{what}"] for what in ("names", "encodings", "sizes"))
         columns = [[str(name), str(encoding)] for name, encoding in zip(names, encodings, strict=True)]
         for (name, encoding), size in zip(columns, sizes, strict=True):
             if fixed_bytes_of(encoding) != size:

@@ -1,9 +1,9 @@
 """A shortcut past `shoal.formats.rows.tar.headers`, for one sample with known borders and plain headers alone.
 
-Nearly all samples are like that, and their headers are nearly alike: they differ in name, size, time and checksum. What
-was read once, a checksum or all that follows these, is looked up the next time, so a member takes 1 us. No numpy: the
-samples of a chunk are too few for its calls. This accepts fewer headers than the parser and none other: whatever is
-unusual or wrong in any way gives None, and the parser reads it in full or says what is wrong.
+Nearly all samples are like that, and their headers are nearly alike: they differ in name, size, time and checksum.
+Known checksums, sizes and tails of headers are looked up, so a member takes 1 us. No numpy: the samples of a chunk are
+too few for its calls. The shortcut accepts fewer headers than the parser and none other: for an unusual or wrong sample
+it returns None, and the parser reads the sample in full or reports the defect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OCTAL_DIGITS = b"01234567"
 _PAX_KIND, _V7_KIND = b"x\0"
 _ADLER_PRIME = 65521
 _CHECKSUM_AS_SPACES = 8 * ord(" ")
-_MOST_KNOWN = 1 << 12  # of each; what comes after these is read in full every time
+_MOST_KNOWN = 1 << 12  # of each; later ones are read in full every time
 
 
 class _Known(dict[bytes, int]):
@@ -56,7 +56,7 @@ def _adler(field: bytes) -> int:
 
 
 def _pax_size(header: bytes) -> int:
-    """Return the size in a header if its checksum is right, else one with which it ends where it cannot."""
+    """Return the size in a header if its checksum is right, else -1."""
     is_right = adler32(header) & 0xFFFF == _ADLERS[header[148:156]]
     return _SIZES[header[124:136]] if is_right else -1
 
@@ -81,7 +81,7 @@ def read_plain_sample(
 
     Plain are regular members with octal sizes, alone or after a PAX header with only times (as WebDataset's writer
     makes them), whose names are all the same up to the first dot. ``buffer`` is bytes, or a `SlicedShard`; with
-    ``payloads``, a view of the same bytes, values are slices of that, whatever these are.
+    ``payloads``, a view of the same bytes, values are slices of ``payloads``.
     """
     values: Any = buffer if payloads is None else payloads
     sample: Sample = {}

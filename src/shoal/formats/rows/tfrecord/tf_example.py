@@ -60,7 +60,7 @@ def is_example(data: bytes) -> bool:
 
 
 def parse_example(data: bytes) -> dict[str, Any]:
-    r"""Return the features of an example by name; of a sequence example, those of its context, and its lists.
+    r"""Return the features of an example by name; of a sequence example, the features of its context, and its lists.
 
     Numbers are arrays of float32 or int64, shape (num_values,); bytes are ``bytes`` if there is one value, else a list.
     A feature without values is an empty array of its kind, or None if it has no kind. A feature list is a list of the
@@ -170,8 +170,8 @@ def _feature(data: bytes, spans: list[_Bounds], *, always_list: bool = False) ->
             kind, lists = number, []
         lists.append((first, stop))
     if kind == 1:
-        found = [data[a:b] for _, a, b in _fields(data, lists, most=1)]
-        return found[0] if len(found) == 1 and not always_list else found
+        values = [data[a:b] for _, a, b in _fields(data, lists, most=1)]
+        return values[0] if len(values) == 1 and not always_list else values
     if kind == 2:
         return _floats(data, lists)
     return _integers(data, lists) if kind == 3 else None
@@ -212,14 +212,14 @@ def _unpacked(joined: bytes, byte: int) -> NDArray[np.int64]:
 
 def _decoded_varints(data: bytes, byte: int) -> NDArray[np.int64]:
     """Decode integers of seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
-    found = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(found < 128)
+    coded = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(coded < 128)
     lengths = np.diff(ends, prepend=-1)
-    if not len(ends) or ends[-1] != len(found) - 1 or int(lengths.max()) > _MOST_VARINT_BYTES:
+    if not len(ends) or ends[-1] != len(coded) - 1 or int(lengths.max()) > _MOST_VARINT_BYTES:
         _no_example("a list of integers does not end with one, or one of them has more than ten bytes", byte)
     starts = ends - lengths + 1
-    shifts = (np.arange(len(found)) - np.repeat(starts, lengths)).astype(np.uint64) * np.uint64(7)
-    bits = (found & 0x7F).astype(np.uint64) << shifts
+    shifts = (np.arange(len(coded)) - np.repeat(starts, lengths)).astype(np.uint64) * np.uint64(7)
+    bits = (coded & 0x7F).astype(np.uint64) << shifts
     values: NDArray[np.int64] = np.bitwise_or.reduceat(bits, starts).view(np.int64)
     return values
 
@@ -357,8 +357,8 @@ def _packed_integers(name: str, values: NDArray[Any]) -> bytes:
     lengths = 10 - np.argmax(parts[:, ::-1] != 0, axis=1)
     lengths[bits == 0] = 1
     numbers = np.arange(10)
-    found = parts.astype(np.uint8) | np.where(numbers < lengths[:, None] - 1, np.uint8(128), np.uint8(0))
-    return _packed(found[numbers < lengths[:, None]].tobytes())
+    coded = parts.astype(np.uint8) | np.where(numbers < lengths[:, None] - 1, np.uint8(128), np.uint8(0))
+    return _packed(coded[numbers < lengths[:, None]].tobytes())
 
 
 def _packed(data: bytes) -> bytes:
