@@ -20,7 +20,7 @@ from shoal.index.shard_scan import Buffer
 
 
 class Members:
-    """The members or frames of a shard, as they are met: the end of each, in bytes and in content, and its CRC.
+    """The members or frames of a shard read so far: the end of each, in bytes and in content, and its CRC.
 
     20 bytes each, since a shard of a hundred MB may have millions of empty ones.
     """
@@ -68,7 +68,7 @@ class DecompressedContent:
     """The `shoal.formats.shard_format.Content` of compressed bytes that come in parts, at most ``limit_bytes``.
 
     It is decompressed up to ``position``, and held from ``first_byte`` on. ``members`` are known up to ``position``,
-    except perhaps one that ends exactly where the last read did.
+    except perhaps one that ends exactly with the last read.
 
     Reads raise `CodecError` if the bytes are damaged or cut short, or hold more, and `UsageError` if the library of the
     codec is not installed.
@@ -104,7 +104,7 @@ class DecompressedContent:
         self.first_byte = first_byte
 
     def _advance(self, first_byte: int) -> bool:
-        """Decompress some more, dropping what lies before ``first_byte``; return False at the end."""
+        """Decompress some more, dropping bytes before ``first_byte``; return False at the end."""
         part = next(self._parts, None)
         if part is None:
             if not len(self.members) and self._crcs.num_bytes:  # of a codec without members
@@ -141,14 +141,14 @@ class ReadAnywhere:
 
 
 class KnownFrames(NamedTuple):
-    """The frames of a content that need not be read, since a table gives their ends, up to ``position``."""
+    """The frames of a content up to ``position``, from a table of their ends."""
 
     members: Members
     position: int
 
 
 class FrameBorders:
-    """The sample borders around the ends of frames: all that is needed to cut a shard, however many samples it has.
+    """The sample borders around the ends of frames: enough to cut a shard of any number of samples.
 
     A `BorderSink`, filled while the content has been read to ``content.position``. Row ``i`` of `rows`
     describes the start of frame ``i``, and the last row the end of all: the number of sample borders before it, the

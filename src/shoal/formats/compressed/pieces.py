@@ -105,7 +105,7 @@ def cut_pieces(
 class _Cut(NamedTuple):
     """A cut: a piece ends with ``end_member``, the next begins with ``member`` (the same if shared) and ``sample``.
 
-    ``border`` is where in the content the sample begins.
+    The sample begins at ``border`` of the content.
     """
 
     member: int
@@ -161,7 +161,7 @@ class _Frames(NamedTuple):
 
 
 def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) -> None:
-    """Cut wherever the piece from frame ``begin`` on is large enough, except at the end of the shard."""
+    """Cut where the piece from frame ``begin`` on is large enough, except at the end of the shard."""
     candidates = frames.ends_sample | (frames.has_border & inside)
     for frame in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
         last, is_shared = cuts[-1], not frames.ends_sample[frame]
@@ -216,7 +216,7 @@ class PiecesOfSpan(NamedTuple):
 def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSpan:
     """Return the content of a span's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
 
-    If the first piece does not begin with the shard, ``origin`` of the head is where it does. Raises `ShardError`: no
+    If the first piece does not begin with the shard, it begins at ``origin`` of the head. Raises `ShardError`: no
     pieces lie there, or the head is damaged or from a newer version.
     """
     first_byte = span.first_byte

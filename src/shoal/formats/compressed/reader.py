@@ -85,7 +85,7 @@ class Compressed(Format):
         return self.inner.field_names(head.get("inner", {}))
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard."""
+        """Scan like `scan`, cutting like the index that keeps ``head`` of the shard."""
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
@@ -159,8 +159,8 @@ class Compressed(Format):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
-        Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
-        formats that need the front of a shard (`needs_front`), all the content of the pieces. Raises as `parse` does.
+        Memory: some MiB, and as a `scan` of the inner format, 20 bytes a sample; for snappy, all of it; for formats
+        that need the front of a shard (`needs_front`), all the content of the pieces. Raises as `parse` does.
         """
         shard, first_byte = span.shard, span.first_byte
         pieces = self._pieces(span, end_byte)
@@ -242,7 +242,7 @@ def _check_samples(borders: NDArray[np.int64], span: Span) -> None:
 
 
 class _CompressedRecords:
-    """The samples of decompressed bytes, and the CRC of each piece that these were in."""
+    """The samples of decompressed bytes, and the CRCs of their pieces."""
 
     __slots__ = ("_crcs", "_records", "sample")
 

@@ -133,7 +133,7 @@ def index_of_files(
     rows: Mapping[str, Mapping[str, Any]],
     metadata: Mapping[str, Any],
 ) -> Index:
-    """Return the index that scanning these files one by one would give; O(files), vectorised: a million take seconds.
+    """Return the index of these files, equal to a scan of each; O(files), vectorised: a million take seconds.
 
     Arrays have shape (num_files,). ``rows`` come from the tables beside the files, by name of file. Empty files have
     no extent.

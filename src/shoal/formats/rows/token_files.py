@@ -71,7 +71,7 @@ class Tokens(Format):
         return scan_windows(self._run(read, num_bytes, shard), self.length)
 
     def scan_sidecar(self, sidecar: ReadBytes, sidecar_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a file by the ``.idx`` beside it: of windows its header is read, of documents all of it.
+        """Find the samples of a file by the ``.idx`` beside it: for windows read its header, for documents all of it.
 
         ``notes`` count ``empty_documents``. Raises `ShardError` if it is no such index, or belongs to another file.
         """
@@ -134,7 +134,7 @@ def token_itemsize(head: Mapping[str, Any]) -> int:
 
 
 def _whole(dtype: str, first_byte: int, num_bytes: int, shard: str) -> TokenRun:
-    """Return the tokens of a file from a byte on; refuse one that ends within a token."""
+    """Return the tokens of a file from a byte on; raises `ShardError` if it ends within a token."""
     num_tokens, rest = divmod(num_bytes - first_byte, np.dtype(dtype).itemsize)
     if rest:
         msg = f"this file of {num_bytes} bytes ends within a token of {dtype}"
@@ -192,7 +192,7 @@ class TokenRun(NamedTuple):
 
     @property
     def stored(self) -> np.dtype[Any]:
-        """The type of the tokens as they are stored."""
+        """Type of the stored tokens."""
         return np.dtype(self.dtype).newbyteorder("<")
 
 

@@ -36,8 +36,8 @@ _Part = tuple[NDArray[np.int64], NDArray[np.uint32]]
 class ElementScan:
     """A walk through the elements of an array, window after window, from ``position`` of the shard on.
 
-    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array once that is
-    known, else -1; ``more`` is the first byte behind the array that is no white space.
+    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array, -1 before it is
+    known; ``more`` is the first byte behind the array that is no white space.
     """
 
     def __init__(self, shard: str, limit_bytes: int, *, position: int = 0, depth: int = 0) -> None:
@@ -51,7 +51,7 @@ class ElementScan:
         self.more: int | None = None
 
     def add(self, window: Buffer, *, with_crcs: bool = True) -> _Part:
-        """Return the borders of elements that end in the next window, and their CRCs, as `BorderSink.add` takes them.
+        """Return the borders of elements that end in the next window, and their CRCs, for `BorderSink.add`.
 
         Raises `ShardError`: an element is longer than the limit.
         """
@@ -100,7 +100,7 @@ class ElementScan:
         return begin, stop, marks[(depth == 1) & (data[marks] == _COMMA)]
 
     def _quotes(self, quotes: NDArray[np.int64], slashes: NDArray[np.int64], num_bytes: int) -> NDArray[np.int64]:
-        """Return the quotes that begin or end a text: those behind an even number of backslashes."""
+        """Return the quotes that begin or end a text: quotes behind an even number of backslashes."""
         first = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
         lengths = np.diff(np.append(first, len(slashes)))
         begins = slashes[first]
@@ -143,7 +143,7 @@ def scan_elements(windows: Iterator[tuple[Buffer, bool]], borders: BorderSink, e
 def element_borders(buffer: Buffer, span: Span) -> Sequence[int]:
     """Return the offsets where the elements of a span begin and the last one ends.
 
-    Raises `ShardError`: they are not as many as the index says, or do not begin with commas.
+    Raises `ShardError`: the index says another number, or an element does not begin with a comma.
     """
 
     def walk() -> list[int]:

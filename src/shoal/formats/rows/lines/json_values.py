@@ -10,10 +10,9 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def check_keys(value: object) -> None:
-    """Check that all keys inside a value that was written as JSON are text.
+    """Check that all keys inside a value for JSON are text.
 
-    Of ``{1: "a", "1": "b"}`` only one would be left, and a key that is a number would be read as text. O(values
-    inside).
+    Of ``{1: "a", "1": "b"}`` JSON keeps one entry, and a number as key comes back as text. O(values inside).
 
     >>> check_keys([1, {"a": (2, {"b": None})}])
 
@@ -28,7 +27,7 @@ def check_keys(value: object) -> None:
                 raise TypeError(msg)
         inside = value.values()
     elif isinstance(value, list | tuple):
-        inside = value  # type: ignore[assignment]  # all that is done is to go over it
+        inside = value  # type: ignore[assignment]  # it is only iterated
     else:
         return
     if not set(map(type, inside)) <= _PLAIN:  # for a long list, nearly all the work
@@ -51,7 +50,7 @@ def plain_value(value: object) -> Any:
 
 
 def plain_number(value: object) -> Any:
-    """Convert a numpy number to Python's; for values in which an array would come back as a list.
+    """Convert a numpy number to Python's; for values with arrays, which JSON would return as lists.
 
     >>> plain_number(np.int8(3))
     3

@@ -91,10 +91,10 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
 
 
 class LineEnds(NamedTuple):
-    """The rules for where a line ends, and which lines do not count.
+    """The rules for line ends and for lines that do not count.
 
     With ``quote`` (a byte) no line ends between two quotes: the records of a delimited file, whose quoted fields may
-    hold newlines. A quote inside such a field is doubled, which changes nothing. One in the middle of a field that does
+    hold newlines. A quote inside such a field is doubled and changes nothing. One in the middle of a field that does
     not begin with a quote is an error with ``strict``, else an ordinary character; then a carriage return alone ends a
     line, too. A line of white space, not counting the ``delimiter`` (a byte), is skipped. If ``newline`` is given,
     nothing else ends a line, and all lines count.
@@ -112,7 +112,7 @@ class LineEnds(NamedTuple):
 
 
 class LineScan:
-    """A scan for the lines of a shard, window by window, keeping a few integers about an unfinished one."""
+    """A scan for the lines of a shard, window by window, with a few integers about an unfinished line."""
 
     def __init__(self, shard: str, line_limit_bytes: int, ends: LineEnds = LineEnds()) -> None:  # noqa: B008  # frozen
         self._shard, self._limit, self._ends = shard, line_limit_bytes, ends
@@ -120,7 +120,7 @@ class LineScan:
         self._quoted = False  # the next byte is inside a quoted field
         self._after_closing = False  # the last byte was a quote that closed one, or the first of two
         self._last_byte = _NEWLINE
-        self._any = False  # a sample was found
+        self._any = False  # there is a sample
         self.num_blank = 0
         self._crc = 0  # of the bytes since the end of the last sample
         self._blank = True  # the unfinished line holds only white space so far
@@ -137,7 +137,7 @@ class LineScan:
     def add(
         self, window: Buffer, *, is_last: bool, with_crcs: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders of samples that end in the next window, and their CRCs, as `BorderSink.add` takes them.
+        """Return the borders of samples that end in the next window, and their CRCs, for `BorderSink.add`.
 
         In the last window the end of the shard ends a line too. No window ends between a carriage return and its
         newline.
@@ -189,7 +189,7 @@ class LineScan:
         return newlines
 
     def _quotes(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the positions of quotes that open a field, close one, or are one of two inside."""
+        """Return the positions of quotes that open or close a field, and of doubled quotes inside."""
         quotes = np.flatnonzero(data == self._ends.quote)
         if not len(quotes):
             return quotes
@@ -254,7 +254,7 @@ class LineScan:
         starts = np.concatenate(([0], line_ends[:-1])) if len(line_ends) else line_ends
         blank = self._spaces[data[starts]]
         doubtful = np.flatnonzero(blank)
-        if len(doubtful) > _FEW:  # then all at once is faster than each alone
+        if len(doubtful) > _FEW:  # one pass over all is faster
             blank = np.logical_and.reduceat(self._spaces[data[: line_ends[-1]]], starts)
         else:
             for number in doubtful.tolist():

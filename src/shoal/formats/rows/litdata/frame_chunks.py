@@ -111,7 +111,7 @@ def inflated(data: bytes) -> bytearray:
 
 
 def frame_ends(buffer: Buffer, num_frames: int) -> list[int]:
-    """Return where zstd frames begin and end, by the sizes of their blocks; fewer if these lead out of the buffer.
+    """Return the borders of zstd frames, by the sizes of their blocks; fewer if a block ends outside the buffer.
 
     See RFC 8878, section 3.1.1.
     """

@@ -42,19 +42,19 @@ Build = Callable[[Iterator[Any]], Any]
 class LitData(Format):
     """The format of LitData's optimised datasets; ``index`` is the content of the ``index.json`` beside the chunks.
 
-    When a directory is opened, that is found automatically. A sample is the item, if that is a dict, else
-    ``{"item": item}``. Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their
-    bytes. With ``allow_pickle`` leaves of pickles are read, which runs any code in them.
+    An opened directory provides it automatically. A sample is the item, if that is a dict, else ``{"item": item}``.
+    Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their bytes.
+    ``allow_pickle`` reads leaves of pickles, which runs any code in them.
 
     Raises
     ------
     UsageError
-        The index is invalid, or that of chunks that are encrypted, or of tokens without items.
+        The index is invalid, or its chunks are encrypted, or hold tokens without items.
     """
 
     name: str = "litdata"
     suffixes: tuple[str, ...] = (".bin",)
-    needs_front = True  # for the table of samples, which a scan of some of them would not see
+    needs_front = True  # the front holds the table of samples
 
     def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
@@ -130,7 +130,7 @@ class LitData(Format):
 def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an ``index.json`` declares for all chunks, with the name of their loader.
 
-    Raises `UsageError` if it is invalid, or that of chunks that are encrypted.
+    Raises `UsageError` if it is invalid, or its chunks are encrypted.
     """
     try:
         config = {"item_loader": ITEMS_LOADER, **index["config"]}
@@ -172,7 +172,7 @@ def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:
-    """Return the item built from these leaves."""
+    """Build the item of these leaves."""
     at = 4 * len(leaves)
     sizes = np.frombuffer(data, "<u4", count=len(leaves)).tolist() if at <= len(data) else [len(data)]
     if at + sum(sizes) != len(data):
@@ -192,7 +192,7 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
 
 
 def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
-    """Yield None for each leaf of a tree, checking it."""
+    """Check a tree, and yield None for each leaf."""
     kind, children = tree["type"], tree["children_spec"]
     if depth > _MOST_DEPTH or kind not in (None, "builtins.dict", "builtins.list", "builtins.tuple"):
         _refuse(f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read")

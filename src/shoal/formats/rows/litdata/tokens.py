@@ -30,12 +30,12 @@ class LitDataTokens(Format):
     """The format of the chunks that LitData optimises for its ``TokensLoader``; a sample is ``{"tokens": array}``.
 
     ``index`` is the content of the ``index.json`` beside the chunks. A sample is a block of ``block_size`` tokens, as
-    from ``TokensLoader(block_size)``; the index does not have that number.
+    from ``TokensLoader(block_size)``; the index lacks that number.
 
     Raises
     ------
     UsageError
-        The index is invalid, or that of other chunks; ``block_size`` is less than 1.
+        The index is invalid, or describes other chunks; ``block_size`` is less than 1.
     """
 
     name: str = "litdata_tokens"

@@ -139,7 +139,7 @@ def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]
 
 
 def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Any:
-    """Decode an array; its type and shape precede it where the encoding does not give them."""
+    """Decode an array; its type and shape precede it if the encoding does not give them."""
     at = int(kind is None)
     if len(data) < at + (shape is None):
         _refuse("an array ends before its type and shape")
@@ -316,7 +316,7 @@ def _encoded_scalar(kind: np.dtype[Any], value: Any) -> bytes:
 
 
 def _encoded_array(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
-    """Encode an array; type and shape precede it where the encoding does not give them."""
+    """Encode an array; type and shape precede it if the encoding does not give them."""
     kind, shape = _array(encoding)
     name = str(value.dtype)
     if name not in _ARRAY_NUMBERS or (kind is not None and kind.name != name):

@@ -44,13 +44,13 @@ _NO_SHARD = "this is not an MDS shard, or it is compressed or damaged"
 class Mds(Format):
     """The format of MosaicML Streaming; a sample has the columns of its shard, decoded as Streaming does.
 
-    With ``allow_pickle`` columns of pickles are read, which runs any code in them.
+    ``allow_pickle`` reads columns of pickles, which runs any code in them.
     """
 
     name: str = "mds"
     suffixes: tuple[str, ...] = (".mds",)
     has_columns = True
-    needs_front = True  # for the table of samples, which a scan of some of them would not see
+    needs_front = True  # the front holds the table of samples
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
@@ -114,7 +114,7 @@ class Mds(Format):
         return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered, cut=_cutter(columns))
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
-        """Read one sample, each large value by itself: the system copies it to where it stays.
+        """Read one sample, each large value by itself, so that it is copied once.
 
         Raises `ShardError` as `parse` and `CutRecords.sample` do.
         """
@@ -135,7 +135,7 @@ def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int
 
 
 class _SampleDecoder:
-    """Decoder of samples with these columns: everything that is the same for each is worked out once."""
+    """Decoder of samples with these columns, prepared once."""
 
     __slots__ = ("_columns", "_front_bytes", "_head_bytes", "_plain", "_sizes")
 
@@ -165,7 +165,7 @@ class _SampleDecoder:
         return sample if at == len(data) else self._checked(data)
 
     def read(self, read: ReadBytes, first_byte: int, end_byte: int) -> Sample | None:
-        """Read the sample in these bytes of a shard piece by piece; None if anything is wrong, or nothing is gained."""
+        """Read the sample in these bytes of a shard by several reads; None if it is wrong, or has no large value."""
         at = first_byte + self._front_bytes
         if at > end_byte:
             return None
@@ -184,7 +184,7 @@ class _SampleDecoder:
                 if end - begin >= _LARGE_BYTES:
                     sample[name] = decode(bytes(read(begin, end)))
                     continue
-                if end > base + len(data):  # and those small ones that follow
+                if end > base + len(data):  # with the small values that follow
                     stops = itertools.takewhile(
                         lambda pair: pair[1] - pair[0] < _LARGE_BYTES, pairwise(borders[number:])
                     )
@@ -195,14 +195,14 @@ class _SampleDecoder:
         return sample
 
     def _decoders(self) -> list[tuple[str, int | None, Callable[[bytes], Any] | None]]:
-        """Return names, sizes and decoders, None for a column that is not wanted; raises `UsageError` for pickles."""
+        """Return names, sizes and decoders, None for an unwanted column; raises `UsageError` for pickles."""
         self._plain = [
             (column.name, size, column.decode if column.is_wanted else None) for column, size in self._columns
         ]
         return self._plain
 
     def _checked(self, data: bytes) -> Sample:
-        """Return the values of a sample, with each step checked; raises `BadRecordError` where one is wrong."""
+        """Return the values of a sample, checking each step; raises `BadRecordError` with the byte of a defect."""
         sample: Sample = {}
         at = end = self._head_bytes
         num_bytes = len(data)

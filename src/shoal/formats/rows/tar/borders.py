@@ -33,10 +33,10 @@ _PAX_KIND, _LONG_NAME_KIND = ord("x"), ord("L")
 
 
 def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> list[int] | None:
-    """Return the numbers of the ``borders`` that need a scan, since a header there is unusual; 2 us each, 6 MB.
+    """Return the numbers of ``borders`` that need a scan, since a header there is unusual; 2 us each, 6 MB.
 
-    None if one cannot be a border: no header follows it, or one with the same key as at the border before. The last
-    border, where the last sample ends, is not checked.
+    None if a border is wrong: no header follows it, or its key is the key at the border before. The last border, where
+    the last sample ends, is not checked.
     """
     if (borders % BLOCK_BYTES).any():
         return None
@@ -57,7 +57,7 @@ def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int
 
 
 def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
-    """Return the first sample in a buffer with the key of the one before, and that key; None if none is found.
+    """Return the first sample in a buffer with the key of the sample before, and that key; None if there is none.
 
     ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample
     count as the next one; `BEHIND_BYTES` suffice. About 1 us a sample.

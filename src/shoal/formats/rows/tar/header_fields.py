@@ -46,8 +46,8 @@ def read_number(field: bytes) -> int | None:
 def check_sums(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Compare headers, shape (num_headers, 512), with the checksums they state; True where equal, (num_headers,).
 
-    The checksum is the sum of all bytes, with its own field counted as spaces. Some old tars (Sun, NeXT) summed signed
-    bytes, which is accepted too.
+    The checksum is the sum of all bytes, with its own field counted as spaces. Sums of signed bytes, as in some old
+    tars (Sun, NeXT), are accepted too.
     """
     fields = blocks[:, _CHECKSUM]
     sums = blocks.sum(axis=1, dtype=np.int32) - fields.sum(axis=1, dtype=np.int32) + 8 * 32

@@ -62,7 +62,7 @@ def _pax_size(header: bytes) -> int:
 
 
 _SIZES, _ADLERS, _PAX_SIZES = _Known(_size), _Known(_adler), _Known(_pax_size)
-_TAILS: set[bytes] = set()  # kinds and what follows, of regular members without a prefix
+_TAILS: set[bytes] = set()  # the ends of headers, from the kind on, of regular members without a prefix
 _FIELDS: dict[bytes, str] = {}  # by suffix
 
 
@@ -109,7 +109,7 @@ def read_plain_sample(
         name = header[:name_end]
         if header[156:] not in _TAILS:
             prefix = _prefix(header)
-            if prefix is None or (header[156] == _V7_KIND and name.endswith(b"/")):  # the latter is a directory
+            if prefix is None or (header[156] == _V7_KIND and name.endswith(b"/")):  # a directory
                 return None
             name = prefix + name
         stem, dot, suffix = name.partition(b".")
@@ -132,12 +132,12 @@ def read_plain_sample(
             return None
         sample[field] = value = values[payload:payload_end]
         if size <= MOST_POINTER_BYTES and type(value) is not slice and value[:15] in POINTER_BEGINNINGS:
-            return None  # the parser says what a pointer stands for
+            return None  # the parser explains the pointer
     return sample or None
 
 
 def _prefix(header: bytes) -> bytes | None:
-    """Return what goes before the name of a regular member, nothing as a rule; None for any other member."""
+    """Return the prefix of a regular member's name, empty as a rule; None for any other member."""
     if header[156] not in REGULAR_KINDS:
         return None
     if header[345] and header[257:263] == b"ustar\0":  # other archives use the field of the prefix otherwise

@@ -130,7 +130,7 @@ class Grouping:
         self._key, self._end, self._seen, self._crc_with_gap = key, end, seen, crc
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders and CRCs that are final and were not returned before, as `BorderSink.add` takes them."""
+        """Return the next final borders and CRCs, for `BorderSink.add`."""
         taken = np.array(self._starts, dtype=np.int64), np.array(self._crcs, dtype=np.uint32)
         self._starts, self._crcs = [], []
         return taken

@@ -103,7 +103,7 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
 
 
 def is_safe_name(name: str) -> bool:
-    """Return True if a member may have this name: nothing that a terminal or unpacking would act on."""
+    """Return True if a name is safe for terminals and for unpacking."""
     is_shown = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
     return is_shown and name[0] != "/" and ".." not in name.split("/")
 

@@ -103,7 +103,7 @@ class RecordIO(Format):
 
 
 def _walked(buffer: Buffer, payloads: list[tuple[int, int]] | None = None) -> _Walk:
-    """Walk through all of these bytes, which must end with the end of a record."""
+    """Walk through all of these bytes; they must end with a record."""
     walk = _Walk(len(buffer), payloads=payloads)
     walk.add(buffer)
     walk.finish()
@@ -150,7 +150,7 @@ class _Walk:
                 self._crc = 0
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders and CRCs found since the last call, as `BorderSink.add` takes them."""
+        """Return the borders and CRCs since the last call, for `BorderSink.add`."""
         borders = self.starts[self._first_taken :] if self.crcs else []
         taken = np.array(borders, dtype=np.int64), self.layout_crcs()
         self._first_taken = self._first_taken or bool(self.crcs)

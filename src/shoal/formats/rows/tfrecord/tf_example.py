@@ -94,9 +94,10 @@ def parse_example(data: bytes) -> dict[str, Any]:
 
 
 def _plain_example(data: bytes) -> dict[str, Any] | None:
-    """Return the features of an example in the form that writers give it; None for any other, right or wrong.
+    """Return the features of an example in the usual form of writers; None for any other bytes.
 
-    There each message is in one piece, a name comes once and before its value, and a list is packed or has one value.
+    In that form each message is in one piece, a name comes once and before its value, and a list is packed or has one
+    value.
     """
     features: dict[str, Any] = {}
     end = len(data)
@@ -150,7 +151,7 @@ def field_end(front: bytes, byte: int) -> int | None:
 
 
 def _entry(data: bytes, begin: int, end: int) -> tuple[str, list[_Bounds]]:
-    """Return the name in an entry of a map, and the spans of its value, which are to be merged."""
+    """Return the name in an entry of a map, and the spans of its value, to be merged."""
     name, spans = "", []
     for number, first, stop in _fields(data, [(begin, end)], most=2):
         if number == 2:
@@ -230,7 +231,7 @@ def _fields(
     """Yield number and span of every field of a message, which may lie in several spans that are to be merged.
 
     Known are the field numbers up to ``most``, of length-delimited fields; with ``numbers`` also single values of this
-    numeric wire type. NotAnExampleError for others, which would be lost silently.
+    numeric wire type. Raises `NotAnExampleError` for others, which would be lost silently.
     """
     for first, end in spans:
         at = first
@@ -267,11 +268,11 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """Encode features as a message; each is bytes, text, numbers, or a flat list or array of those.
+    """Encode features as a message; each is bytes, text, numbers, or a flat list or array of them.
 
     A list of lists or of arrays is a feature list, and a message with one is a ``SequenceExample``, whose other
-    features are the context. Floating numbers become float32, all that the message has; text becomes UTF-8. None is a
-    feature without a kind.
+    features are the context. Floating numbers become float32, the only type of the message; text becomes UTF-8. None is
+    a feature without a kind.
 
     >>> parse_example(encode_example({"image": b"png", "label": 3}))
     {'image': b'png', 'label': array([3])}
