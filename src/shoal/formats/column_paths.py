@@ -42,11 +42,11 @@ class Column:
         if self.path.endswith(LENGTH):
             path = self.path.removesuffix(LENGTH)
             return length_of(sample[path] if path in sample else value_inside(sample, path))
-        found = plain_value(value_inside(sample, self.path))
-        return total_bytes(sample) if found is None and self.path == TOTAL_BYTES else found
+        value = plain_value(value_inside(sample, self.path))
+        return total_bytes(sample) if value is None and self.path == TOTAL_BYTES else value
 
 
-def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
+def as_columns(columns: str | Sequence[str | Column]) -> tuple[Column, ...]:
     """Parse columns from ``name`` or ``name=path``.
 
     >>> as_columns(["label", "language=json.meta.language"])
@@ -54,14 +54,14 @@ def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
 
     Raises `UsageError` if a name is empty, repeated, or reserved for a column that shards always get.
     """
-    each = [asked] if isinstance(asked, str) else asked
-    columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in each)
-    names = [column.name for column in columns]
+    texts = [columns] if isinstance(columns, str) else columns
+    parsed = tuple(text if isinstance(text, Column) else _parsed(text) for text in texts)
+    names = [column.name for column in parsed]
     for name in names:
         if not name or names.count(name) > 1 or name == _RESERVED:
             msg = f"{name!r} cannot name a column: names must not be empty, repeated, or {_RESERVED}"
             raise UsageError(msg, hint="name=path gives a column another name")
-    return columns
+    return parsed
 
 
 def plain_value(value: Any) -> Any:

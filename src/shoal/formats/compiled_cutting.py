@@ -1,7 +1,7 @@
-"""The compiled module that cuts samples out of bytes, where it was built; without it Python does the same.
+"""The optional compiled module that cuts samples out of bytes; without it Python does the same.
 
-What is compiled has a twin in Python that is asked wherever the module returns None, and in its place where it is
-missing, where the functions here are None. ``SHOAL_PURE_PYTHON=1`` in the environment leaves it out.
+Each compiled function has a twin in Python, which serves if the function returns None. Without the module the functions
+are None. ``SHOAL_PURE_PYTHON=1`` in the environment disables the module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if os.environ.get("SHOAL_PURE_PYTHON", "0") not in ("", "0"):
     _module = None
 
 is_compiled = _module is not None
-"""Whether the module is used."""
+"""True if the module is used."""
 
 tar_sample: Any = getattr(_module, "tar_sample", None)
 tar_front: Any = getattr(_module, "tar_front", None)

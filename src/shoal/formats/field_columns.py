@@ -1,6 +1,6 @@
 """Columns: one field of consecutive samples as an array in memory, and its conversion to sample values.
 
-This separates what can be gathered at once for a batch from what must be built sample by sample.
+Batches gather columns at once; other values are built sample by sample.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 class Kind(NamedTuple):
     """The kind of values in a column; columns of one kind can be concatenated.
 
-    ``how`` is "array" where values are numpy arrays or numpy numbers, "number" where they are Python numbers if Python
-    has their type, "bytes" where they are bytes of one length, each of these with the type and shape of a row in
-    memory; or "cells", for Arrow arrays of anything. ``arrow`` is the Arrow type, where there is one.
+    ``how`` is "array" for numpy arrays and numpy numbers, "number" for Python numbers if Python has their type, "bytes"
+    for bytes of one length, each with the type and shape of a row in memory; or "cells", for Arrow arrays of anything.
+    ``arrow`` is the Arrow type, if there is one.
     """
 
     how: str
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
     @property
     def in_memory(self) -> Kind:
-        """The kind without what makes no difference to batches and samples of Python and numpy values.
+        """The kind, reduced to its effect on batches and samples of Python and numpy values.
 
         >>> Kind("number", np.dtype("i4"), arrow="int32").in_memory == Kind("array", np.dtype("i4")).in_memory
         True
@@ -45,7 +45,7 @@ Kinds = tuple[tuple[str, Kind], ...]
 class Columns(NamedTuple):
     """The fields of some samples: names and kinds, and for each an array with one row per sample.
 
-    Arrays may be views of the bytes they were parsed from; those of "cells" are Arrow's.
+    Arrays may be views of the parsed bytes; columns of "cells" are Arrow arrays.
     """
 
     kinds: Kinds
@@ -69,7 +69,7 @@ class Record(NamedTuple):
 def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[str]:
     """Return the fields to decode: the wanted ones if all of them exist, else all.
 
-    Decoding all of them lets the error for a missing field list those that exist.
+    If all fields are decoded, the error for a missing field lists them.
 
     >>> wanted_of(["a", "b", "c"], ["c", "a"]), wanted_of(["a", "b"], ["c"])
     (['a', 'c'], ['a', 'b'])
@@ -120,8 +120,8 @@ def as_samples(names: Sequence[str], columns: Sequence[list[Any]]) -> list[dict[
         (name,), (column,) = names, columns
         return [{name: value} for value in column]
     if len(names) == 2:  # most tokens: half of the time of what follows
-        one, other = names
-        return [{one: value, other: beside} for value, beside in zip(*columns, strict=True)]
+        first, second = names
+        return [{first: a, second: b} for a, b in zip(*columns, strict=True)]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

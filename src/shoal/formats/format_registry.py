@@ -48,7 +48,7 @@ _MAKERS: Door[Format] = Door(
 )
 # Entry points of packages may be named by a suffix, too, so that it is known before a format is loaded.
 _BY_SUFFIX: Door[Format] = Door(_MAKERS.group, {}, members=FORMAT_MEMBERS)
-_OF_PACKAGES: dict[str, Format] = {}  # by suffix; asked for once for each shard
+_OF_PACKAGES: dict[str, Format] = {}  # by suffix: a cache for look-ups of each shard
 _TOKENS_FORMAT = 'format=shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
 _OF_AN_INDEX = {
     "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
@@ -68,7 +68,7 @@ _LINES_OF_JSON = {".json": "jsonl", **_PACKED_JSON}
 # TensorFlow numbers shards after their suffix: a.tfrecord-00000-of-00042.
 _NUMBER = re.compile(r"-\d{5,}-of-\d{5,}$")
 
-# Files of these formats often lie beside shards without being any; in a directory they are data only on request.
+# Files of these formats often lie beside shards; in a directory they are data only on request.
 _BESIDE_DATA = ("text", "csv", "tsv")
 
 
@@ -82,8 +82,8 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     """
     if not options and name in FORMATS:
         return FORMATS[name]
-    if not options and (found := options_in_name(name)) is not None:
-        return format_named(Tokens.name, found)
+    if not options and (in_name := options_in_name(name)) is not None:
+        return format_named(Tokens.name, in_name)
     plain, _, codec = name.partition(".")
     makers = _MAKERS.own if plain in FORMATS else _MAKERS
     if not plain or plain not in makers or (codec and codec not in CODECS):
@@ -91,8 +91,8 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
         meant = did_you_mean(name, (*FORMATS, *_MAKERS))
         raise SourceError(msg, hint=f"{meant}format= takes one of {_known()}; {_OWN}")
     # Looked up by its own options, so that equal formats are one object: workers ask for it by name and options.
-    made = _made(name, json.dumps(options or {}, sort_keys=True))
-    return _made(name, json.dumps(options_of(made), sort_keys=True))
+    form = _format_with(name, json.dumps(options or {}, sort_keys=True))
+    return _format_with(name, json.dumps(options_of(form), sort_keys=True))
 
 
 def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
@@ -116,7 +116,7 @@ def format_given(format: str | Format) -> Format:  # noqa: A002
 
 
 @lru_cache(maxsize=256)
-def _made(name: str, text: str) -> Format:
+def _format_with(name: str, text: str) -> Format:
     plain, _, codec = name.partition(".")
     options = json.loads(text)
     if not options and name in FORMATS:
@@ -151,7 +151,7 @@ def format_of(path: str) -> Format:
         return of_package
     tokens = "tokens? format=shoal.formats.Tokens(length) reads windows of them; " * lowered.endswith(Tokens.suffixes)
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
-    columns, rows = (", ".join(each for entry in kind for each in entry.suffixes) for kind in (_COLUMNS, _ROWS))
+    columns, rows = (", ".join(suffix for entry in kind for suffix in entry.suffixes) for kind in (_COLUMNS, _ROWS))
     suffixes = f"{columns}; and {rows}, each alone or followed by .{', .'.join(CODECS)}"
     msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {suffixes}"
     raise SourceError(
@@ -161,25 +161,25 @@ def format_of(path: str) -> Format:
 
 def suffixes_in_directories() -> tuple[str, ...]:
     """Return the suffixes that mark shards among other files when a directory is opened without a format."""
-    found = (entry for entry in FORMATS.values() if entry.name.partition(".")[0] not in _BESIDE_DATA)
-    return (*(suffix for entry in found for suffix in entry.suffixes), *_PACKED_JSON)
+    data = (entry for entry in FORMATS.values() if entry.name.partition(".")[0] not in _BESIDE_DATA)
+    return (*(suffix for entry in data for suffix in entry.suffixes), *_PACKED_JSON)
 
 
 def suffixes_of_packages() -> tuple[str, ...]:
     """Return the suffixes of formats that other packages bring, plain and compressed; none of the formats is loaded."""
-    found = (name for name in names(_MAKERS.group) if name.startswith("."))
-    return tuple(suffix + ending for suffix in found for ending in ("", *CODEC_OF_SUFFIX))
+    suffixes = (name for name in names(_MAKERS.group) if name.startswith("."))
+    return tuple(suffix + ending for suffix in suffixes for ending in ("", *CODEC_OF_SUFFIX))
 
 
 def _of_package(lowered: str) -> Format | None:
     """Return the format that another package brings for the suffix of a name."""
-    ending = next((each for each in suffixes_of_packages() if lowered.endswith(each)), None)
+    ending = next((suffix for suffix in suffixes_of_packages() if lowered.endswith(suffix)), None)
     if ending is None:
         return None
-    packed = next((each for each in CODEC_OF_SUFFIX if ending.endswith(each) and ending not in _BY_SUFFIX), "")
+    packed = next((end for end in CODEC_OF_SUFFIX if ending.endswith(end) and ending not in _BY_SUFFIX), "")
     name = getattr(_BY_SUFFIX.make(ending.removesuffix(packed)), "name", "")
-    _OF_PACKAGES[ending] = found = format_named(f"{name}.{CODEC_OF_SUFFIX[packed]}" if packed else name)
-    return found
+    _OF_PACKAGES[ending] = format_named(f"{name}.{CODEC_OF_SUFFIX[packed]}" if packed else name)
+    return _OF_PACKAGES[ending]
 
 
 def _known() -> str:

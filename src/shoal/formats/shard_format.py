@@ -77,7 +77,7 @@ class Unread:
 
 
 class SpillSpace(Protocol):
-    """Local scratch space to which decoded bytes are appended, and from which they are read back."""
+    """Local scratch space for decoded bytes: append-only, readable anywhere."""
 
     def append(self, data: Buffer, /) -> None:
         """Append these bytes."""
@@ -171,7 +171,7 @@ class Format(ABC):
     """One shard format: the base class of all formats.
 
     A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else has a default, which
-    suits a format without the ability; an attribute such as `has_columns` says that a format has it.
+    fits a format without that ability; an attribute such as `has_columns` declares an ability.
     """
 
     name: str
@@ -179,10 +179,7 @@ class Format(ABC):
     suffixes: tuple[str, ...]
     """Suffixes of the names of its shards, in lower case, each with its dot."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """Options that determine how samples are found and differ from those that the name implies, as JSON.
-
-    An index keeps them.
-    """
+    """Options that determine how samples are found, as JSON; an index keeps them. The name implies all others."""
     scan_rule: int = 0
     """Version of the format's own cutting rule: scans cached under another version are not used. 0: no rule."""
     whole_codec: str = ""
@@ -190,8 +187,8 @@ class Format(ABC):
     needs_front: bool = False
     """Only whole shards can be scanned, since their front describes the rest.
 
-    Records of such a format have ``starts``, the offsets at which samples begin and the last one ends: with these,
-    pieces of a compressed shard are spilled.
+    Records of such a format have ``starts``, the offsets where samples begin and the last one ends: with these, pieces
+    of a compressed shard are spilled.
     """
 
     @abstractmethod
@@ -214,7 +211,7 @@ class Format(ABC):
         return ShardScan(borders.starts(), borders.crcs(), head=about.head, notes=about.notes)
 
     def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About | None:  # noqa: ARG002
-        """Find the samples of all of the content in one pass; raises what `scan` does.
+        """Find the samples of all of the content in one pass; raises as `scan` does.
 
         None, the default, if the format cannot.
         """
@@ -228,14 +225,14 @@ class Format(ABC):
     """A file beside a shard may say where its samples are; `scan_sidecar` reads it."""
 
     def scan_sidecar(self, sidecar: ReadBytes, sidecar_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a shard of ``num_bytes`` bytes by the file beside it; raises what `scan` would."""
+        """Find the samples of a shard of ``num_bytes`` bytes by the file beside it; raises as `scan` does."""
         raise NotImplementedError
 
     can_start_midway: bool = False
     """A scan may begin at any record, and `likely_start` finds one: so remote scans read ahead from several places."""
 
     def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
-        """Return the byte of the shard at which a record first seems to begin in ``buffer``; None if none does.
+        """Return the byte of the shard where a record first seems to begin in ``buffer``; None if none does.
 
         ``buffer`` begins at ``first_byte`` of the shard. A record that its end cuts off need not be found. A wrong
         answer costs time and changes no scan.
@@ -267,7 +264,7 @@ class Format(ABC):
     def projected(self, names: Sequence[str]) -> Format:  # noqa: ARG002
         """Return a copy that decodes only these fields of shards that have all of them, and all fields of others.
 
-        Their order stays that of the shard. The default returns the format itself.
+        Fields keep the order of the shard. The default returns the format itself.
         """
         return self
 
@@ -277,15 +274,15 @@ class Format(ABC):
     def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> Records:
         """Read the samples of ``span``, which ends at ``end_byte`` of the shard, without bytes of unwanted fields.
 
-        Raises what `parse` would.
+        Raises as `parse` does.
         """
         return self.parse(read(span.first_byte, end_byte), span)
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         """Read the one sample of ``span``, which ends at ``end_byte`` of the shard.
 
-        A format may use several reads, which saves copying a large payload. Returns and raises what `parse` of these
-        bytes would.
+        A format may use several reads, which saves copying a large payload. Returns and raises
+        as `parse` of these bytes does.
         """
         return self.parse(read(span.first_byte, end_byte), span).sample(0)
 
@@ -295,7 +292,7 @@ class Format(ABC):
     def read_wanted(self, read: ReadBytes, end_byte: int, span: Span, wanted: Callable[[str], bool]) -> Sample:  # noqa: ARG002
         """Read the one sample of ``span``, which ends at ``end_byte`` of the shard; unwanted fields may be `Unread`.
 
-        Raises what `parse` of its bytes would, except about the skipped bytes.
+        Raises as `parse` of its bytes does, except about the skipped bytes.
         """
         return self.read_sample(read, end_byte, span)
 
@@ -312,7 +309,7 @@ class Format(ABC):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
 
-        Raises what `parse` of its bytes would.
+        Raises as `parse` of its bytes does.
         """
         raise NotImplementedError
 

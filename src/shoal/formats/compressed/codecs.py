@@ -37,7 +37,7 @@ _Part = bytes | int
 class CodecError(ValueError):
     """Bytes that no codec wrote, or that decompress to more than is allowed.
 
-    ``member_byte`` is where, in the compressed bytes, the member with the error begins.
+    ``member_byte`` is the compressed byte where the member with the error begins.
     """
 
     member_byte: int = 0
@@ -82,13 +82,13 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
 
 
 def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
-    """Decompress bytes that come in parts, to parts of some MiB at most; neither side is ever held as a whole.
+    """Decompress bytes that come in parts, to parts of some MiB at most; neither side is held as a whole.
 
-    The exception is snappy in one block, which has no parts. Raises as `decompress` does, after yielding what came
-    before.
+    The exception is snappy in one block, which has no parts. Raises as `decompress` does, after the parts before the
+    error.
     """
-    found = parts_and_member_ends(codec, parts, limit_bytes=limit_bytes)
-    return (part for part in found if not isinstance(part, int))
+    all_parts = parts_and_member_ends(codec, parts, limit_bytes=limit_bytes)
+    return (part for part in all_parts if not isinstance(part, int))
 
 
 def parts_and_member_ends(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[_Part]:
@@ -133,7 +133,7 @@ class _Stored:
         return taken
 
     def give_back(self, num_bytes: int) -> None:
-        """Put back the last ``num_bytes`` taken, which were not used."""
+        """Put back the last ``num_bytes``, unused."""
         self._at -= num_bytes
         self.position -= num_bytes
 
@@ -146,11 +146,11 @@ class _Stored:
         return b"".join(parts)
 
     def rest(self) -> bytes:
-        """Take all that is left."""
+        """Take the rest."""
         return b"".join(iter(self.take, b""))
 
     def skip_padding(self) -> None:
-        """Skip zeros, with which some tools fill up a block.
+        """Skip zeros: some tools fill up a block with them.
 
         No member of any codec begins with a zero; anything else is left for the reader of the next member.
         """
@@ -186,7 +186,7 @@ def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[
     """Return the decompressor of a standard library codec that keeps its unused input."""
 
     def decompressed(member: Any, data: Buffer) -> bytes:
-        """Return the next part. bz2 reports damage as an OSError, which must not pass for a failed read."""
+        """Return the next part. bz2 reports damage as an OSError, which would look like a failed read."""
         try:
             part: bytes = member.decompress(data, _PART_BYTES)
         except OSError as error:
@@ -236,7 +236,7 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
             if not part and not more and stream.can_accept_more_data():
                 raise _cut_short()
             yield part
-        if len(stored.take()):  # the library itself refuses what came with the last bytes
+        if len(stored.take()):  # the library itself refuses bytes behind the end in its last input
             raise CodecError("something follows behind its compressed data")
     except library.error as error:
         raise CodecError(str(error)) from None

@@ -20,7 +20,7 @@ from shoal.index.shard_scan import Buffer
 
 
 class Members:
-    """The members or frames of a shard, as they are met: the end of each, in bytes and in content, and its CRC.
+    """The members or frames of a shard read so far: the end of each, in bytes and in content, and its CRC.
 
     20 bytes each, since a shard of a hundred MB may have millions of empty ones.
     """
@@ -68,7 +68,7 @@ class DecompressedContent:
     """The `shoal.formats.shard_format.Content` of compressed bytes that come in parts, at most ``limit_bytes``.
 
     It is decompressed up to ``position``, and held from ``first_byte`` on. ``members`` are known up to ``position``,
-    except perhaps one that ends exactly where the last read did.
+    except perhaps one that ends exactly with the last read.
 
     Reads raise `CodecError` if the bytes are damaged or cut short, or hold more, and `UsageError` if the library of the
     codec is not installed.
@@ -90,7 +90,7 @@ class DecompressedContent:
         return bytes(memoryview(self._held)[first_byte - self.first_byte : end_byte - self.first_byte])
 
     def read_to_end(self) -> int:
-        """Decompress what is left, keeping none of it; return the size of the whole content."""
+        """Decompress the rest, keeping none of it; return the size of the whole content."""
         self._release(max(self.position, self.first_byte))
         while self._advance(self.position + (1 << 62)):
             pass
@@ -104,7 +104,7 @@ class DecompressedContent:
         self.first_byte = first_byte
 
     def _advance(self, first_byte: int) -> bool:
-        """Decompress some more, dropping what lies before ``first_byte``; return False at the end."""
+        """Decompress some more, dropping bytes before ``first_byte``; return False at the end."""
         part = next(self._parts, None)
         if part is None:
             if not len(self.members) and self._crcs.num_bytes:  # of a codec without members
@@ -141,16 +141,16 @@ class ReadAnywhere:
 
 
 class KnownFrames(NamedTuple):
-    """The frames of a content that need not be read, since a table gives their ends, up to ``position``."""
+    """The frames of a content up to ``position``, from a table of their ends."""
 
     members: Members
     position: int
 
 
 class FrameBorders:
-    """The sample borders around the ends of frames: all that is needed to cut a shard, however many samples it has.
+    """The sample borders around the ends of frames: enough to cut a shard of any number of samples.
 
-    Receives samples as `FoundSamples`, while the content has been read to ``content.position``. Row ``i`` of `rows`
+    A `BorderSink`, filled while the content has been read to ``content.position``. Row ``i`` of `rows`
     describes the start of frame ``i``, and the last row the end of all: the number of sample borders before it, the
     number at or before it, and the first border after it, 0 if there is none. ``num_borders`` is one more than the
     number of samples, ``first`` and ``last`` are the first and last border.
@@ -158,12 +158,12 @@ class FrameBorders:
 
     def __init__(self, content: DecompressedContent | KnownFrames) -> None:
         self._content = content
-        self._known = np.zeros(0, dtype=np.int64)  # the last border used, and those not used yet
+        self._known = np.zeros(0, dtype=np.int64)  # the last used border, and all unused ones
         self._base = 0  # number of borders before `_known`
         self._rows = array("q")
         self.first = self.last = self.num_borders = 0
 
-    def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:  # noqa: ARG002  # as of `FoundSamples`
+    def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:  # noqa: ARG002  # as of `BorderSink`
         """Receive the next borders; the CRCs of samples do not matter."""
         if not len(borders):
             return
@@ -186,7 +186,7 @@ class FrameBorders:
         return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 3)
 
     def _resolve(self, before: int) -> None:
-        """Compute the rows of frame ends below ``before``, all of which are known."""
+        """Compute the rows of frame ends below ``before``; all of them are known."""
         ends = self._content.members.content_ends
         num_done = len(self._rows) // 3
         stop = bisect_left(ends, before)

@@ -1,6 +1,6 @@
 """The pieces of a compressed shard: the rules for cutting it, and the table of pieces in the head of the shard.
 
-What was compressed separately, a zstd frame or a member of gzip, bz2 or xz, is decompressed separately. A piece holds
+A zstd frame, or a member of gzip, bz2 or xz, was compressed and is decompressed separately. A piece holds
 whole samples and is read as whole frames. Where a frame ends with a sample, a piece ends too. Where a sample continues
 in the next frame, the frame with the border belongs to both pieces: its bytes are read and decompressed for either of
 them, and once for a chunk that holds both.
@@ -29,7 +29,7 @@ from shoal.index.cutting import EXTENT_BYTES
 HINT = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 # At most one in this many bytes of a piece is read again for the next one, stored as well as decompressed. Halving it
-# doubles what is read twice; doubling it makes pieces twice as large, so that a window holds half as many.
+# doubles the bytes read twice; doubling it makes pieces twice as large, so that a window holds half as many.
 _OWN_BYTES_FOR_A_SHARED_ONE = 8
 
 _SHARED_FRAMES = 2  # form of a table whose pieces share frames; the first form has no number
@@ -47,9 +47,9 @@ class WhereToCut(NamedTuple):
 class CompressedPieces:
     """The pieces of a shard, in its bytes and in its *content*, the decompressed bytes.
 
-    ``first_byte`` and ``end_byte``, ``content_first`` and ``content_end`` are those of the frames of each piece, shape
-    (num_pieces,), int64, ascending; a piece may begin with the last frame of the one before. The samples of piece ``i``
-    are the content ``[borders[i], borders[i + 1])``; shape (num_pieces + 1,).
+    ``first_byte`` and ``end_byte``, ``content_first`` and ``content_end`` enclose the frames of each piece, shape
+    (num_pieces,), int64, ascending; a piece may begin with the last frame of the piece before. The samples of piece
+    ``i`` are the content ``[borders[i], borders[i + 1])``; shape (num_pieces + 1,).
     """
 
     first_byte: NDArray[np.int64]
@@ -67,7 +67,7 @@ class CompressedPieces:
         return bool((self.first_byte[1:] < self.end_byte[:-1]).any())
 
     def crcs(self, members: Members) -> NDArray[np.uint32]:
-        """Return the CRC-32 of each piece's compressed bytes, from those of the members; shape (num_pieces,)."""
+        """Return the CRC-32 of each piece's compressed bytes, from the CRCs of the members; shape (num_pieces,)."""
         ends, known = np.array(members.ends, dtype=np.int64), np.array(members.crcs, dtype=np.uint32)
         first = np.searchsorted(ends, self.first_byte, side="right")
         after = np.searchsorted(ends, self.end_byte) + 1
@@ -77,16 +77,16 @@ class CompressedPieces:
 
 
 def cut_pieces(
-    found: FrameBorders, members: Members, *, where: WhereToCut
+    frame_borders: FrameBorders, members: Members, *, where: WhereToCut
 ) -> tuple[CompressedPieces, NDArray[np.int64]]:
-    """Cut a shard into pieces with 64 KiB of content or more, by what a scan of its content found; O(members).
+    """Cut a shard into pieces with 64 KiB of content or more, by the borders of its samples; O(members).
 
     Returns the pieces, and the number of samples in each. A frame is shared by two pieces only if the first one has
     eight times its bytes besides, stored and decompressed: so all pieces together have at most an eighth more bytes
     than the shard.
     """
-    frames = _Frames.of(found, members)
-    cuts = [_Cut(0, 0, 0, found.first, shared=False)]
+    frames = _Frames.of(frame_borders, members)
+    cuts = [_Cut(0, 0, 0, frame_borders.first, shared=False)]
     if where.at_ends:
         _add_cuts(cuts, frames, 0, inside=where.inside_frames)
         if cuts[-1].shared and frames.leave_little(cuts[-1].member):
@@ -94,8 +94,8 @@ def cut_pieces(
             _add_cuts(cuts, frames, cuts.pop().member + 1, inside=False)
     begin = np.array([cut.member for cut in cuts])
     end = np.array([*(cut.end_member for cut in cuts[1:]), len(members) - 1])
-    borders = np.array([*(cut.border for cut in cuts), found.last], dtype=np.int64)
-    samples = np.array([*(cut.sample for cut in cuts), found.num_samples], dtype=np.int64)
+    borders = np.array([*(cut.border for cut in cuts), frame_borders.last], dtype=np.int64)
+    samples = np.array([*(cut.sample for cut in cuts), frame_borders.num_samples], dtype=np.int64)
     pieces = CompressedPieces(
         frames.byte_first[begin], frames.byte_end[end], frames.first[begin], frames.end[end], borders
     )
@@ -105,7 +105,7 @@ def cut_pieces(
 class _Cut(NamedTuple):
     """A cut: a piece ends with ``end_member``, the next begins with ``member`` (the same if shared) and ``sample``.
 
-    ``border`` is where in the content the sample begins.
+    The sample begins at ``border`` of the content.
     """
 
     member: int
@@ -135,15 +135,15 @@ class _Frames(NamedTuple):
     num_samples: int
 
     @staticmethod
-    def of(found: FrameBorders, members: Members) -> _Frames:
+    def of(borders: FrameBorders, members: Members) -> _Frames:
         end, byte_end = (np.array(of, dtype=np.int64) for of in (members.content_ends, members.ends))
         first, byte_first = (np.concatenate([[0], of[:-1]]) for of in (end, byte_end))
-        before, at_or_before, behind = found.rows().T
+        before, at_or_before, behind = borders.rows().T
         after, inner, inner_border = before[1:], at_or_before[:-1], behind[:-1]
         ends_sample = at_or_before[1:] > after
         has_border = (inner_border > 0) & (inner_border < end)
         return _Frames(
-            first, end, byte_first, byte_end, after, ends_sample, inner, inner_border, has_border, found.num_samples
+            first, end, byte_first, byte_end, after, ends_sample, inner, inner_border, has_border, borders.num_samples
         )
 
     def may_share(self, begin: int, frame: int) -> bool:
@@ -161,7 +161,7 @@ class _Frames(NamedTuple):
 
 
 def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) -> None:
-    """Cut wherever the piece from frame ``begin`` on is large enough, except at the end of the shard."""
+    """Cut where the piece from frame ``begin`` on is large enough, except at the end of the shard."""
     candidates = frames.ends_sample | (frames.has_border & inside)
     for frame in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
         last, is_shared = cuts[-1], not frames.ends_sample[frame]
@@ -216,7 +216,7 @@ class PiecesOfSpan(NamedTuple):
 def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSpan:
     """Return the content of a span's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
 
-    If the first piece does not begin with the shard, ``origin`` of the head is where it does. Raises `ShardError`: no
+    If the first piece does not begin with the shard, it begins at ``origin`` of the head. Raises `ShardError`: no
     pieces lie there, or the head is damaged or from a newer version.
     """
     first_byte = span.first_byte

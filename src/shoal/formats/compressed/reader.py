@@ -1,8 +1,8 @@
 """Compressed shards: read in pieces, decompressed in memory, then parsed like any other.
 
-What was compressed as one unit can only be read as one. A shard of several members or frames, as writers of seekable
-zstd, ``bgzip`` or ``cat`` produce them, is cut into pieces of whole frames (`shoal.formats.compressed.pieces`); others
-are one piece: one extent, one chunk, one read.
+A compressed unit is read as a whole. A shard of several members or frames, as writers of seekable zstd, ``bgzip`` or
+``cat`` produce them, is cut into pieces of whole frames (`shoal.formats.compressed.pieces`). Other shards are one
+piece: one extent, one chunk, one read.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Compressed(Format):
         """Decompress the shard and find the samples inside, with some MiB at a time in memory.
 
         Snappy in one block is held whole; of formats with a table of samples at the front, such as MDS, the table is
-        held. The layout CRC of a piece is that of its compressed bytes. Raises `ShardError`: it cannot be decompressed,
+        held. The layout CRC of a piece covers its compressed bytes. Raises `ShardError`: it cannot be decompressed,
         or its content is not in the inner format.
         """
         return self._scanned(read, num_bytes, shard, WhereToCut())
@@ -85,35 +85,35 @@ class Compressed(Format):
         return self.inner.field_names(head.get("inner", {}))
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard."""
+        """Scan like `scan`, cutting like the index that keeps ``head`` of the shard."""
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
-        if not num_bytes:  # no samples, whatever the codec writes for empty content
+        if not num_bytes:  # no samples; codecs write something for empty content, too
             return _no_samples(self.inner.scan(read, 0, shard=shard).notes)
 
         def from_front() -> DecompressedContent:
             return DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes)
 
         content = from_front()
-        found = FrameBorders(content)
+        borders = FrameBorders(content)
         try:
-            about = self.inner.scan_forward(content, found, shard=shard)
+            about = self.inner.scan_forward(content, borders, shard=shard)
             if about is None:
                 scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
                 if scan.piece_samples is not None:
-                    msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
+                    msg = f"the content of this shard ({self.codec}) is compressed itself, or a table"
                     raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
                 about = About(scan.head, scan.notes)
-                found.add(scan.sample_starts, scan.layout_crcs)
+                borders.add(scan.sample_starts, scan.layout_crcs)
             content.read_to_end()
         except CodecError as error:
             raise self._undecodable(error, num_bytes, shard, 0) from None
-        if not found.num_samples:
+        if not borders.num_samples:
             return _no_samples(about.notes)
         if not {"pax_globals", *ARRAY_HEAD}.isdisjoint(about.head):  # of all that follows: every piece would need it
             where = where._replace(at_ends=False)
-        pieces, piece_samples = cut_pieces(found, content.members, where=where)
+        pieces, piece_samples = cut_pieces(borders, content.members, where=where)
         return ShardScan(
             np.append(pieces.first_byte, pieces.end_byte[-1:]),
             pieces.crcs(content.members),
@@ -159,8 +159,8 @@ class Compressed(Format):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
-        Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
-        formats that need the front of a shard (`needs_front`), all the content of the pieces. Raises as `parse` does.
+        Memory: some MiB, and as a `scan` of the inner format, 20 bytes a sample; for snappy, all of it; for formats
+        that need the front of a shard (`needs_front`), all the content of the pieces. Raises as `parse` does.
         """
         shard, first_byte = span.shard, span.first_byte
         pieces = self._pieces(span, end_byte)
@@ -191,7 +191,7 @@ class Compressed(Format):
         return Spilled(starts + low, span.num_samples, 1, head)
 
     def parse_part(self, data: bytes, span: Span) -> Records:
-        """Open one sample of what was spilled."""
+        """Open one spilled sample."""
         head = span.head
         first_byte = int(head["begin"]) + span.first_byte
         within = Span(span.shard, first_byte, span.num_samples, [0, len(data)], head["inner"])
@@ -206,7 +206,7 @@ class Compressed(Format):
         return borders.starts()
 
     def _decompressed(self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int = 0) -> bytearray:
-        if not stored:  # an empty shard has no samples, whatever its codec writes for empty content
+        if not stored:  # an empty shard has no samples
             return bytearray()
         try:
             return decompress(self.codec, stored, limit_bytes=limit_bytes)
@@ -242,7 +242,7 @@ def _check_samples(borders: NDArray[np.int64], span: Span) -> None:
 
 
 class _CompressedRecords:
-    """The samples of decompressed bytes, and the CRC of each piece that these were in."""
+    """The samples of decompressed bytes, and the CRCs of their pieces."""
 
     __slots__ = ("_crcs", "_records", "sample")
 

@@ -48,7 +48,7 @@ class CompressedEncoder:
 
 
 class _CompressedShard:
-    """One compressed shard being written; its size is that of the content, the only one known in advance."""
+    """One compressed shard being written; its size is the size of the content, the only one known in advance."""
 
     def __init__(self, inner: ShardEncoder, compressor: _Compressor) -> None:
         self._inner, self._compressor = inner, compressor
@@ -89,12 +89,12 @@ class _CompressedShard:
         return WrittenShard(scan, self._stored_bytes, piece_crcs=crcs, frame_crc=0)  # there is nothing around the piece
 
     def _counted(self, parts: Iterable[bytes]) -> list[Buffer]:
-        found: list[Buffer] = []
+        compressed: list[Buffer] = []
         for part in filter(None, parts):
             self._crc = crc32(part, self._crc)
             self._stored_bytes += len(part)
-            found.append(part)
-        return found
+            compressed.append(part)
+        return compressed
 
 
 def _gzip() -> _Compressor:

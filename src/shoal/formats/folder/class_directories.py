@@ -1,7 +1,7 @@
-"""Directories that are classes or splits, told by their names alone.
+"""Directories of classes and splits, by their names alone.
 
-A class is the first directory below the root, as in torchvision's ``ImageFolder``. Where the directories of splits lie
-between (``train/cat``, ``val/cat``), it is the first one below a split.
+A class is the first directory below the root, as in torchvision's ``ImageFolder``. If directories of splits lie
+between (``train/cat``, ``val/cat``), it is the first directory below a split.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def directory_of_split(name: str) -> str:
 
 
 def class_directory(name: str, *, below_splits: bool = False) -> str:
-    """Return the directory in the name of a file that is its class; empty if the file lies in none.
+    """Return a file's class: the first directory in its name; empty if the file lies in none.
 
     >>> class_directory("cat/2020/1.jpg"), class_directory("train/cat/1.jpg", below_splits=True)
     ('cat', 'cat')
@@ -92,9 +92,9 @@ class ClassDirectories:
 
 
 def refuse_strays(outside: Iterable[tuple[str, str]], kinds_inside: Collection[str], *, root: str, hint: str) -> None:
-    """Raise `SourceError` if a file outside of the classes is of a kind that others in them are: names and kinds.
+    """Raise `SourceError` if a file outside of the classes has a kind that occurs inside them.
 
-    Files of other kinds (a list of the classes, a README) are no data beside classes, and are left out.
+    ``outside`` are names and kinds. Files of other kinds (a list of the classes, a README) are left out.
     """
     if strays := [name for name, kind in outside if kind in kinds_inside]:
         lie = f"{strays[0]} lies" if len(strays) == 1 else f"{counted(len(strays), 'file')} lie"

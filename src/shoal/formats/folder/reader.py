@@ -1,6 +1,6 @@
 """Folders of single files: each file is a sample, its first directory the class, and a table may add fields.
 
-A file is a shard of one extent, so nothing is read to index it, and only its size is known. The tables are those of
+A file is a shard of one extent, so nothing is read to index it, and only its size is known. The tables are as in
 Hugging Face's folders: ``metadata.csv`` or ``metadata.jsonl`` with a column ``file_name``.
 """
 
@@ -48,9 +48,9 @@ class Folder(Format):
 
     ``labels`` turns labels on or off; by default they are on if there is no such table and files lie in directories.
     ``classes`` are the names of the classes by number; by default the names of all directories beside each other,
-    sorted, empty ones included; of splits (``train/cat``, ``val/cat``) those of all splits. ``below_splits`` says that
-    names begin with the directory of a split, and is set where they do. ``suffixes`` are those of the files that count;
-    by default those of images, audio, video and numpy.
+    sorted, empty ones included, in all splits (``train/cat``, ``val/cat``). ``below_splits`` says that names begin with
+    the directory of a split, and is set automatically. Files with these ``suffixes`` count: by default images, audio,
+    video and numpy.
     """
 
     name: str = "folder"
@@ -87,7 +87,7 @@ class Folder(Format):
         for name, row in rows.items():
             taken = {"__key__", self._field(name)} | ({CLASS_FIELD} if self.labels else set())
             if clashes := sorted(taken & row.keys()):
-                msg = f"{path}: the column {clashes[0]!r} would replace what a sample of {name} has under this name"
+                msg = f"{path}: the column {clashes[0]!r} would replace another field of the sample of {name}"
                 raise SourceError(msg, hint='rename it in the table; Folder(field="...") renames the bytes of files')
 
     def _field(self, name: str) -> str:
@@ -120,7 +120,7 @@ class Folder(Format):
 
 
 def _size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the layout CRC of files: that of their sizes, the only thing known of them; shape as ``num_bytes``."""
+    """Return the layout CRC of files: the CRC of their sizes, the only known property; shape as ``num_bytes``."""
     return np.array([crc32(size.to_bytes(8, "little")) for size in num_bytes.tolist()], dtype=np.uint32)
 
 
@@ -133,9 +133,9 @@ def index_of_files(
     rows: Mapping[str, Mapping[str, Any]],
     metadata: Mapping[str, Any],
 ) -> Index:
-    """Return the index that scanning these files one by one would give; O(files), vectorised: a million take seconds.
+    """Return the index of these files, equal to a scan of each; O(files), vectorised: a million take seconds.
 
-    Arrays have shape (num_files,). ``rows`` are those of the tables beside the files, by name of file. Empty files have
+    Arrays have shape (num_files,). ``rows`` come from the tables beside the files, by name of file. Empty files have
     no extent.
     """
     full = np.flatnonzero(num_bytes)
@@ -165,7 +165,7 @@ def index_of_files(
 
 
 def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, Any]]:
-    """Return the rows of one table by file name; ``name`` is the table's path, relative like those of the files.
+    """Return the rows of one table by file name; ``name`` is the path of the table, relative like the paths of files.
 
     Raises `SourceError`: it cannot be read, has no column ``file_name``, or has two rows for a file.
     """

@@ -2,8 +2,8 @@ r"""The ``.idx`` of Megatron-LM and NeMo: the type of the tokens in the ``.bin``
 
 Layout, little-endian: ``b"MMIDIDX\0\0"``, u64 version 1, u8 code of the type, u64 number of sequences, u64 number of
 document indices; then per sequence its length in tokens (i32), per sequence its first byte in the ``.bin`` (i64), and
-the sequences at which documents begin, followed by the number of all (i64). Multimodal ones have a byte more for each
-sequence, which is not read.
+the first sequence of each document, followed by the number of sequences (i64). Multimodal indexes have one more byte
+per sequence, which is not read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HINT = "copy both files again, or write the .idx again with the tools of Megatr
 
 
 def megatron_dtype(read: ReadBytes, num_bytes: int, *, shard: str) -> str:
-    """Return the type of the tokens, from the header alone; raises `ShardError` if it is none of Megatron-LM."""
+    """Return the type of the tokens, from the header alone; raises `ShardError` if it is no such index."""
     header = bytes(read(0, min(num_bytes, _HEADER_BYTES)))
     if len(header) < _HEADER_BYTES:
         _refuse(f"the .idx beside it has {num_bytes} bytes, and would need {_HEADER_BYTES} for its header", shard)
@@ -62,8 +62,8 @@ def document_borders(
     bounds = [0, num_sequences]
     if not len(documents) or [documents[0], documents[-1]] != bounds or bool((np.diff(documents) < 0).any()):
         _refuse(f"the documents in the .idx beside it do not divide its {num_sequences} sequences", shard)
-    found: NDArray[np.int64] = borders[documents]
-    return found
+    document_bytes: NDArray[np.int64] = borders[documents]
+    return document_bytes
 
 
 def _refuse(what: str, shard: str) -> NoReturn:

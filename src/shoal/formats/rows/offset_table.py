@@ -23,7 +23,7 @@ def table_bytes(num_samples: int) -> int:
 
 
 def read_offsets(read: ReadBytes, num_bytes: int, *, shard: str, least_bytes: int, hint: str) -> NDArray[np.int64]:
-    """Return where the samples begin, and where the last one ends; shape (num_samples + 1,).
+    """Return the offsets where samples begin and the last one ends; shape (num_samples + 1,).
 
     Each sample has at least ``least_bytes``; the last one ends where the shard does. Raises `ShardError`: the table
     contradicts itself or the size of the shard.
@@ -51,7 +51,7 @@ def offset_crcs(starts: Sequence[int] | NDArray[np.int64], first_byte: int = 0) 
 
 
 def walk_sizes(buffer: Buffer, num_samples: int, *, num_sizes: int, fixed_bytes: int = 0) -> list[int]:
-    """Return where samples begin, by the sizes at the start of each; fewer if these lead out of the buffer."""
+    """Return where samples begin, by the sizes at the start of each; fewer if one ends outside the buffer."""
     starts = [0]
     while len(starts) <= num_samples and starts[-1] + 4 * num_sizes <= len(buffer):
         sizes = np.frombuffer(buffer, "<u4", count=num_sizes, offset=starts[-1])

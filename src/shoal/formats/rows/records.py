@@ -37,7 +37,7 @@ DecodeRecord = Callable[[bytes], Sample]
 """A function that decodes the bytes of one sample, which owns its data; raises `BadRecordError` for invalid bytes."""
 
 CutRecord = Callable[[Buffer, int, int], Sample | None]
-"""A function that decodes the sample in ``data[start:end]``, or returns None for what is unusual or invalid."""
+"""A function that decodes the sample in ``data[start:end]``, or returns None for an unusual or invalid one."""
 
 
 def borders_in(
@@ -51,8 +51,8 @@ def borders_in(
     starts = walk() if span.sample_starts is None else span.sample_starts
     whole = starts[-1] <= len(buffer) if is_known else starts[-1] == len(buffer)
     if len(starts) != span.num_samples + 1 or not whole:
-        found = f"{len(starts) - 1} are found in {starts[-1]} bytes"
-        msg = f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, and {found}"
+        scanned = f"{len(starts) - 1} are found in {starts[-1]} bytes"
+        msg = f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, and {scanned}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
     return starts
 
@@ -71,7 +71,7 @@ class CutRecords:
 
     ``starts`` are their borders in ``buffer``, shape (len + 1,); ``crcs`` returns the layout CRCs, and ``columns``, if
     given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes a sample where it lies,
-    or returns None for what ``decode`` must see.
+    or returns None to leave it to ``decode``.
     """
 
     __slots__ = ("_columns", "_crcs", "_cut", "_decode", "_first_byte", "_shard", "_view", "starts")

@@ -1,6 +1,6 @@
 """Files of nothing but tokens, as language models are trained on: of nanoGPT, llm.c and Megatron-LM.
 
-- nanoGPT: tokens without a header, uint16, for which the file does not say so.
+- nanoGPT: tokens without a header, uint16 by convention.
 - llm.c and modded-nanogpt: 256 int32 of header (magic number, version, number of tokens), and the tokens.
 - Megatron-LM and NeMo: tokens without a header in ``a.bin``; ``a.idx`` beside it has their type and the lengths of
   documents (`shoal.formats.rows.megatron_index`).
@@ -42,8 +42,8 @@ class Tokens(Format):
     fill no window are left out and counted in the index, as ``tokens_left_over``. ``Tokens()`` gives the documents of
     Megatron-LM, with the column ``num_tokens`` for `pack_sequences`; empty ones are left out and counted.
 
-    ``dtype`` is the type of tokens in files that do not say it, those of nanoGPT; the header of llm.c and the ``.idx``
-    beside a file of Megatron-LM do. Only these are read to index a file.
+    ``dtype`` is the type of tokens in files of nanoGPT, which do not say it; the header of llm.c and the ``.idx``
+    beside a file of Megatron-LM do. Indexing reads the header and the ``.idx`` alone.
 
     Raises
     ------
@@ -71,9 +71,9 @@ class Tokens(Format):
         return scan_windows(self._run(read, num_bytes, shard), self.length)
 
     def scan_sidecar(self, sidecar: ReadBytes, sidecar_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a file by the ``.idx`` beside it: of windows its header is read, of documents all of it.
+        """Find the samples of a file by the ``.idx`` beside it: for windows read its header, for documents all of it.
 
-        ``notes`` count ``empty_documents``. Raises `ShardError` if it is no such index, or not that of this file.
+        ``notes`` count ``empty_documents``. Raises `ShardError` if it is no such index, or belongs to another file.
         """
         dtype = megatron_dtype(sidecar, sidecar_bytes, shard=shard)
         run = _whole(dtype, 0, num_bytes, shard)
@@ -95,10 +95,9 @@ class Tokens(Format):
                     raise ShardError(msg, shard=shard, byte=num_bytes, hint=_COPY)
                 run = _whole(dtype, _HEADER_BYTES, num_bytes, shard)
                 if version != known or num_tokens != run.num_tokens:
-                    found = f"version {version} with {num_tokens} tokens"
-                    msg = (
-                        f"the header says {found}, and the file has {run.num_tokens} behind a header of version {known}"
-                    )
+                    stated = f"version {version} with {num_tokens} tokens"
+                    expected = f"{run.num_tokens} behind a header of version {known}"
+                    msg = f"the header says {stated}, and the file has {expected}"
                     raise ShardError(msg, shard=shard, byte=4, hint=_COPY)
                 return run
         return _whole(self.dtype, 0, num_bytes, shard)
@@ -135,7 +134,7 @@ def token_itemsize(head: Mapping[str, Any]) -> int:
 
 
 def _whole(dtype: str, first_byte: int, num_bytes: int, shard: str) -> TokenRun:
-    """Return the tokens of a file from a byte on; refuse one that ends within a token."""
+    """Return the tokens of a file from a byte on; raises `ShardError` if it ends within a token."""
     num_tokens, rest = divmod(num_bytes - first_byte, np.dtype(dtype).itemsize)
     if rest:
         msg = f"this file of {num_bytes} bytes ends within a token of {dtype}"
@@ -193,7 +192,7 @@ class TokenRun(NamedTuple):
 
     @property
     def stored(self) -> np.dtype[Any]:
-        """The type of the tokens as they are stored."""
+        """Type of the stored tokens."""
         return np.dtype(self.dtype).newbyteorder("<")
 
 

@@ -40,18 +40,18 @@ class Delimited(Format):
     the name that pandas gives it (``Unnamed: 0``, ``name.1``). Values are text, since the file does not tell their
     types; ``types={"label": "int", "score": "float"}`` sets them for some columns.
 
-    A quote inside a field that does not begin with one is an ordinary character, text after a closing quote belongs to
-    the field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and columns without
-    a name of their own. ``quoted=False`` gives quotes no meaning and ends a record at every newline; the delimiter may
-    then have several characters. ``newline="\n"`` or ``"\r\n"``, for unquoted files, means that nothing else ends a
-    record, and that an empty line is one.
+    In a field without an opening quote, a quote is an ordinary character. Text after a closing quote belongs to the
+    field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and columns without a
+    name of their own. ``quoted=False`` gives quotes no meaning and ends a record at every newline; the delimiter may
+    then have several characters. ``newline="\n"`` or ``"\r\n"``, for unquoted files, ends records only there, and makes
+    an empty line a record.
 
     A record longer than ``record_limit_bytes``, for example after a quote that never closes, is refused. Raises
     `UsageError`: the delimiter cannot stand between fields, or a type or the newline is not supported.
     """
 
     scan_rule = 1
-    needs_front = True  # for the names of columns, which a scan of later records would not see
+    needs_front = True  # the front names the columns
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Delimited(Format):
         lines_of_front = front[begin:]
         is_all = len(front) < _NAMES_LIMIT_BYTES or not content.read(0, _NAMES_LIMIT_BYTES + 1)[_NAMES_LIMIT_BYTES:]
         if self.quoted and lines_of_front.endswith(b"\r") and not is_all:
-            lines_of_front = lines_of_front[:-1]  # only the next byte tells whether that ends a line
+            lines_of_front = lines_of_front[:-1]  # the next byte may continue this line end
         borders.add(*lines.add(lines_of_front, is_last=is_all, with_crcs=False))
         starts = borders.starts()
         if len(starts) > 1:
@@ -115,7 +115,7 @@ class Delimited(Format):
         if is_all:
             return None
         msg = f"the first {_NAMES_LIMIT_BYTES} bytes hold no whole record that could name the columns"
-        hint = "this is no delimited file; or, where it has no names, give Delimited(columns=[...]) as format="
+        hint = "this is no delimited file; or, if it has no names, give Delimited(columns=[...]) as format="
         raise ShardError(msg, shard=shard, byte=begin, hint=hint)
 
     def _names_in(self, record: bytes, byte: int, shard: str) -> list[str]:
@@ -125,7 +125,7 @@ class Delimited(Format):
             raise error.placed(shard, byte) from None
         if self.strict and ("" in columns or len(set(columns)) < len(columns)):
             msg = f"the first record should name the columns, and is {columns!r:.200}"
-            hint = "strict=False names them as pandas does; where the file has no names, give Delimited(columns=[...])"
+            hint = "strict=False names them as pandas does; if the file has no names, give Delimited(columns=[...])"
             raise ShardError(msg, shard=shard, byte=byte, hint=hint)
         return _column_names(columns)
 
@@ -166,14 +166,14 @@ class Delimited(Format):
         return LineScan(shard, self.record_limit_bytes, ends)
 
     def _fields(self, record: bytes, *, most: int | None = None) -> list[str]:
-        """Return the fields of a record; with ``most``, splitting may stop after one more than that."""
+        """Return the fields of a record; with ``most``, splitting may stop after ``most + 1`` fields."""
         text = self._without_end(record)
         how = {"quoted": self.quoted, "strict": self.strict}
         try:
             if len(text) <= SMALL_BYTES:
                 return _split_small(text.decode("utf-8"), self.delimiter, **how)
-            found = _split_fields(text, self.delimiter.encode(), most=most, **how)
-            return [field.decode("utf-8") for field in found]
+            fields = _split_fields(text, self.delimiter.encode(), most=most, **how)
+            return [field.decode("utf-8") for field in fields]
         except UnicodeDecodeError:
             what, byte = _not_utf_8(record)
         except ValueError as error:
@@ -193,7 +193,7 @@ class Delimited(Format):
 
 
 def _not_utf_8(record: bytes) -> tuple[str, int]:
-    """Return what is wrong with a record of which a field is no UTF-8, and at which byte if that shows."""
+    """Return the defect of a record with a field that is no UTF-8, and its byte if known."""
     try:
         record.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -204,14 +204,14 @@ def _not_utf_8(record: bytes) -> tuple[str, int]:
 class _WithoutFirst:
     """A receiver of all samples but the first one, which names the columns."""
 
-    def __init__(self, found: BorderSink) -> None:
-        self._found, self._passed = found, False
+    def __init__(self, borders: BorderSink) -> None:
+        self._borders, self._passed = borders, False
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
         if not self._passed and len(borders):
             self._passed = True
             borders, crcs = borders[1:], crcs[1:]
-        self._found.add(borders, crcs)
+        self._borders.add(borders, crcs)
 
 
 def _check_delimiter(delimiter: str, *, quoted: bool) -> None:
@@ -240,7 +240,7 @@ def _split_small(record: str, delimiter: str, *, quoted: bool, strict: bool) -> 
         fields = next(csv.reader(lines, delimiter=delimiter, strict=strict))
     except csv.Error as error:
         raise ValueError(str(error)) from None
-    if next(lines, None) is None:  # it asked for another line, which only an open quote does
+    if next(lines, None) is None:  # only an open quote makes the reader take another line
         raise ValueError(_OPEN)
     return fields
 
@@ -295,13 +295,13 @@ def _column_names(fields: Sequence[str]) -> list[str]:
     ['Unnamed: 0', 'a', 'a.2', 'a.1']
     """
     names = [name or f"Unnamed: {number}" for number, name in enumerate(fields)]
-    given, taken = set(names), set[str]()
+    own, taken = set(names), set[str]()
     next_number: dict[str, int] = {}
-    for at in sorted(range(len(names)), key=lambda at: not fields[at]):  # given names take precedence
+    for at in sorted(range(len(names)), key=lambda at: not fields[at]):  # names in the file take precedence
         name = names[at]
         if name in taken:
             number = next_number.get(name, 1)
-            while f"{name}.{number}" in given or f"{name}.{number}" in taken:
+            while f"{name}.{number}" in own or f"{name}.{number}" in taken:
                 number += 1
             next_number[name] = number + 1
             names[at] = f"{name}.{number}"

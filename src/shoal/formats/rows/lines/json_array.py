@@ -1,8 +1,8 @@
 """Borders of the elements of a shard that is one JSON array, in bounded memory.
 
 An element ends at the comma behind it, and the next one begins with that comma: so the samples of a shard follow each
-other without gaps, as those of all formats do. Only quotes, backslashes, brackets and commas are looked at; an element
-that is no JSON is found when its sample is read.
+other without gaps. The scan looks at quotes, backslashes, brackets and commas only; reading a sample reports an element
+that is no JSON.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ ARRAY_HEAD = {"json": "array"}
 """What the head of a shard says that is one array."""
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_STEPS = np.zeros(256, dtype=np.int64)  # by which a bracket changes the depth
+_STEPS = np.zeros(256, dtype=np.int64)  # change of depth by a bracket
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _IS_MARK = np.isin(np.arange(256), list(b'"\\,[]{}'))
 _IS_SPACE = np.isin(np.arange(256), list(WHITE.encode()))
 _ONE_VALUE = "for each element a sample: jq -c '.[]' FILE > FILE.jsonl; for each line a sample: name the file .jsonl"
 _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 
-_Found = tuple[NDArray[np.int64], NDArray[np.uint32]]
+_Part = tuple[NDArray[np.int64], NDArray[np.uint32]]
 
 
 class ElementScan:
     """A walk through the elements of an array, window after window, from ``position`` of the shard on.
 
-    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array once that is
-    known, else -1; ``more`` is the first byte behind the array that is no white space.
+    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array, -1 before it is
+    known; ``more`` is the first byte behind the array that is no white space.
     """
 
     def __init__(self, shard: str, limit_bytes: int, *, position: int = 0, depth: int = 0) -> None:
@@ -50,8 +50,8 @@ class ElementScan:
         self.end = -1
         self.more: int | None = None
 
-    def add(self, window: Buffer, *, with_crcs: bool = True) -> _Found:
-        """Return the borders of elements that end in the next window, and their CRCs, as `BorderSink.add` takes them.
+    def add(self, window: Buffer, *, with_crcs: bool = True) -> _Part:
+        """Return the borders of elements that end in the next window, and their CRCs, for `BorderSink.add`.
 
         Raises `ShardError`: an element is longer than the limit.
         """
@@ -63,12 +63,12 @@ class ElementScan:
                 self._is_empty = bool(_IS_SPACE[data[begin : int(ends[0]) if len(ends) else stop]].all())
             if self.end >= 0 and not (self._is_empty and not self._num_found and not len(ends)):
                 ends = np.append(ends, stop)
-        found = self._samples(memoryview(window), begin, stop, ends, with_crcs=with_crcs)
+        samples = self._samples(memoryview(window), begin, stop, ends, with_crcs=with_crcs)
         if self.end >= 0 and self.more is None:
             behind = np.flatnonzero(~_IS_SPACE[data[max(0, self.end - self._position) :]])
             self.more = max(self.end, self._position) + int(behind[0]) if behind.size else None
         self._position += len(data)
-        return found
+        return samples
 
     def finish(self) -> None:
         """Raise `ShardError` if the array has no end, or something follows behind it."""
@@ -89,7 +89,7 @@ class ElementScan:
         self._in_text = bool((len(quotes) + self._in_text) % 2)
         depth = self._depth + np.cumsum(_STEPS[data[marks]])
         begin, stop = 0, len(data)
-        if not self._depth:  # what comes before the array is no part of an element
+        if not self._depth:  # bytes before the array belong to no element
             begin = int(marks[0]) + 1 if len(marks) else stop
             self._start = self._position + begin
         if (closing := np.flatnonzero(depth == 0)).size:
@@ -100,7 +100,7 @@ class ElementScan:
         return begin, stop, marks[(depth == 1) & (data[marks] == _COMMA)]
 
     def _quotes(self, quotes: NDArray[np.int64], slashes: NDArray[np.int64], num_bytes: int) -> NDArray[np.int64]:
-        """Return the quotes that begin or end a text: those behind an even number of backslashes."""
+        """Return the quotes that begin or end a text: quotes behind an even number of backslashes."""
         first = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
         lengths = np.diff(np.append(first, len(slashes)))
         begins = slashes[first]
@@ -114,7 +114,7 @@ class ElementScan:
         self._is_escaped = bool(len(escaped) and escaped[-1] == num_bytes)
         return quotes[~np.isin(quotes, escaped)] if len(escaped) else quotes
 
-    def _samples(self, view: memoryview, begin: int, stop: int, ends: NDArray[np.int64], *, with_crcs: bool) -> _Found:
+    def _samples(self, view: memoryview, begin: int, stop: int, ends: NDArray[np.int64], *, with_crcs: bool) -> _Part:
         borders = ends + self._position
         longest = np.diff(np.concatenate([[self._start], borders, [self._position + stop]]))
         if self.end < 0 and len(longest) and int(longest.max()) > self._limit:
@@ -143,7 +143,7 @@ def scan_elements(windows: Iterator[tuple[Buffer, bool]], borders: BorderSink, e
 def element_borders(buffer: Buffer, span: Span) -> Sequence[int]:
     """Return the offsets where the elements of a span begin and the last one ends.
 
-    Raises `ShardError`: they are not as many as the index says, or do not begin with commas.
+    Raises `ShardError`: the index says another number, or an element does not begin with a comma.
     """
 
     def walk() -> list[int]:

@@ -10,10 +10,9 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def check_keys(value: object) -> None:
-    """Check that all keys inside a value that was written as JSON are text.
+    """Check that all keys inside a value for JSON are text.
 
-    Of ``{1: "a", "1": "b"}`` only one would be left, and a key that is a number would be read as text. O(values
-    inside).
+    Of ``{1: "a", "1": "b"}`` JSON keeps one entry, and a number as key comes back as text. O(values inside).
 
     >>> check_keys([1, {"a": (2, {"b": None})}])
 
@@ -28,7 +27,7 @@ def check_keys(value: object) -> None:
                 raise TypeError(msg)
         inside = value.values()
     elif isinstance(value, list | tuple):
-        inside = value  # type: ignore[assignment]  # all that is done is to go over it
+        inside = value  # type: ignore[assignment]  # it is only iterated
     else:
         return
     if not set(map(type, inside)) <= _PLAIN:  # for a long list, nearly all the work
@@ -42,7 +41,7 @@ def plain_value(value: object) -> Any:
     >>> plain_value(np.float32(0.5)), plain_value(np.zeros((2, 1), int))
     (0.5, [[0], [0]])
 
-    Raises `TypeError`: JSON cannot hold it; this includes times, of which only a number would be left.
+    Raises `TypeError`: JSON cannot hold it; this includes times, which would become bare numbers.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         return value.tolist()
@@ -51,7 +50,7 @@ def plain_value(value: object) -> Any:
 
 
 def plain_number(value: object) -> Any:
-    """Convert a numpy number to Python's; for values in which an array would come back as a list.
+    """Convert a numpy number to Python's; for values with arrays, which JSON would return as lists.
 
     >>> plain_number(np.int8(3))
     3

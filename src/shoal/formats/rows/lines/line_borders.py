@@ -38,7 +38,7 @@ def scan_lines(content: Content, borders: BorderSink, lines: LineScan, *, window
 
 
 def front_bytes(content: Content) -> int:
-    """Return the number of bytes before the first line: those of a byte order mark, if there is one."""
+    """Return the number of bytes before the first line: the size of a byte order mark, or 0."""
     return len(BOM) if bytes(content.read(0, len(BOM))) == BOM else 0
 
 
@@ -62,16 +62,16 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
 
 
 def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeRecord) -> CutRecords:
-    """Return consecutive lines, each decoded when its sample is requested; layout CRCs are those of their bytes.
+    """Return consecutive lines, each decoded when its sample is requested; layout CRCs cover their bytes.
 
     Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
     """
     num_samples, view = span.num_samples, memoryview(buffer)
     if span.sample_starts is None:
-        found = SampleBorders()
+        scanned = SampleBorders()
         for window, is_last in windows_of(StoredContent(lambda a, b: view[a:b], len(buffer)), 0, _PARSE_WINDOW_BYTES):
-            found.add(*lines.add(window, is_last=is_last, with_crcs=False))
-        borders = found.starts()
+            scanned.add(*lines.add(window, is_last=is_last, with_crcs=False))
+        borders = scanned.starts()
         borders[0] = 0
         whole = int(borders[-1]) == len(buffer) or num_samples == 0
     else:
@@ -91,10 +91,10 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
 
 
 class LineEnds(NamedTuple):
-    """The rules for where a line ends, and which lines do not count.
+    """The rules for line ends and for lines that do not count.
 
     With ``quote`` (a byte) no line ends between two quotes: the records of a delimited file, whose quoted fields may
-    hold newlines. A quote inside such a field is doubled, which changes nothing. One in the middle of a field that does
+    hold newlines. A quote inside such a field is doubled and changes nothing. One in the middle of a field that does
     not begin with a quote is an error with ``strict``, else an ordinary character; then a carriage return alone ends a
     line, too. A line of white space, not counting the ``delimiter`` (a byte), is skipped. If ``newline`` is given,
     nothing else ends a line, and all lines count.
@@ -112,7 +112,7 @@ class LineEnds(NamedTuple):
 
 
 class LineScan:
-    """A scan for the lines of a shard, window by window, keeping a few integers about an unfinished one."""
+    """A scan for the lines of a shard, window by window, with a few integers about an unfinished line."""
 
     def __init__(self, shard: str, line_limit_bytes: int, ends: LineEnds = LineEnds()) -> None:  # noqa: B008  # frozen
         self._shard, self._limit, self._ends = shard, line_limit_bytes, ends
@@ -120,7 +120,7 @@ class LineScan:
         self._quoted = False  # the next byte is inside a quoted field
         self._after_closing = False  # the last byte was a quote that closed one, or the first of two
         self._last_byte = _NEWLINE
-        self._any = False  # a sample was found
+        self._any = False  # there is a sample
         self.num_blank = 0
         self._crc = 0  # of the bytes since the end of the last sample
         self._blank = True  # the unfinished line holds only white space so far
@@ -131,13 +131,13 @@ class LineScan:
         self._position = self._line_start = self._start = byte
 
     def about(self) -> About:
-        """Return what is known of the shard besides its samples."""
+        """Return the findings besides the samples."""
         return About(notes={"blank_lines": self.num_blank} if self.num_blank else {})
 
     def add(
         self, window: Buffer, *, is_last: bool, with_crcs: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders of samples that end in the next window, and their CRCs, as `BorderSink.add` takes them.
+        """Return the borders of samples that end in the next window, and their CRCs, for `BorderSink.add`.
 
         In the last window the end of the shard ends a line too. No window ends between a carriage return and its
         newline.
@@ -150,14 +150,14 @@ class LineScan:
         blank = self._blank_lines(data, line_ends)
         self.num_blank += int(blank.sum())
         ends = line_ends[~blank] if blank.any() else line_ends
-        found = self._samples(memoryview(window), ends, line_ends, blank, with_crcs=with_crcs)
+        samples = self._samples(memoryview(window), ends, line_ends, blank, with_crcs=with_crcs)
         done = int(line_ends[-1]) if len(line_ends) else 0
         rest_blank = bool(self._spaces[data[done:]].all())
         self._blank = rest_blank and (self._blank or len(line_ends) > 0)
         if len(line_ends):
             self._line_start = self._position + done
         self._position += len(data)
-        return found
+        return samples
 
     def check_cuts(self, buffer: Buffer, starts: NDArray[np.int64], span: Span) -> None:
         """Check that each sample ends with a line; the last one of a shard may lack its line end."""
@@ -170,26 +170,26 @@ class LineScan:
             raise ShardError(msg, shard=span.shard, byte=span.first_byte + int(wrong[0]), hint=_OTHER_FILE)
 
     def _newlines(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        found = np.flatnonzero(data == _NEWLINE)
+        newlines = np.flatnonzero(data == _NEWLINE)
         if self._ends.newline == b"\r\n":
-            before = np.where(found > 0, data[found - 1], self._last_byte) if len(found) else found
-            found = found[before == _RETURN]
+            before = np.where(newlines > 0, data[newlines - 1], self._last_byte) if len(newlines) else newlines
+            newlines = newlines[before == _RETURN]
         elif self._ends.or_return:
             returns = np.flatnonzero(data == _RETURN)
             followed = np.append(data, 0)[returns + 1] == _NEWLINE if len(returns) else returns.astype(np.bool_)
             alone = returns[~followed]
-            found = np.sort(np.concatenate([found, alone])) if len(alone) else found
+            newlines = np.sort(np.concatenate([newlines, alone])) if len(alone) else newlines
         if self._ends.quote is not None and len(data):
             quotes = self._quotes(data)
-            num_before = np.searchsorted(quotes, found) + self._quoted
+            num_before = np.searchsorted(quotes, newlines) + self._quoted
             self._quoted = bool((len(quotes) + self._quoted) % 2)
             self._after_closing = bool(not self._quoted and len(quotes) and quotes[-1] == len(data) - 1)
-            found = found[num_before % 2 == 0]
+            newlines = newlines[num_before % 2 == 0]
         self._last_byte = int(data[-1]) if len(data) else self._last_byte
-        return found
+        return newlines
 
     def _quotes(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the positions of quotes that open a field, close one, or are one of two inside."""
+        """Return the positions of quotes that open or close a field, and of doubled quotes inside."""
         quotes = np.flatnonzero(data == self._ends.quote)
         if not len(quotes):
             return quotes
@@ -248,13 +248,13 @@ class LineScan:
         return borders, crcs
 
     def _blank_lines(self, data: NDArray[np.uint8], line_ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which lines hold only white space; only those that begin with it are checked in full."""
+        """Return True for lines of only white space; only lines that begin with it are checked in full."""
         if self._ends.newline:
             return np.zeros(len(line_ends), dtype=np.bool_)
         starts = np.concatenate(([0], line_ends[:-1])) if len(line_ends) else line_ends
         blank = self._spaces[data[starts]]
         doubtful = np.flatnonzero(blank)
-        if len(doubtful) > _FEW:  # then all at once is faster than each alone
+        if len(doubtful) > _FEW:  # one pass over all is faster
             blank = np.logical_and.reduceat(self._spaces[data[: line_ends[-1]]], starts)
         else:
             for number in doubtful.tolist():
@@ -277,7 +277,7 @@ class LineScan:
 
 @cache
 def _spaces_and_openers(delimiter: int | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which bytes are white space, and after which a quote opens a field; shape (256,) each."""
+    """Return by byte if it is white space, and if a quote after it opens a field; shape (256,) each."""
     delimiters = set() if delimiter is None else {delimiter}
     white = set(WHITE.encode()) - delimiters  # a record of empty fields is a record
     spaces, openers = (np.isin(np.arange(256), list(kind)) for kind in (white, {_NEWLINE, _RETURN} | delimiters))
@@ -287,10 +287,10 @@ def _spaces_and_openers(delimiter: int | None) -> tuple[NDArray[np.bool_], NDArr
 def _without_strays(
     quotes: NDArray[np.int64], begin_fields: NDArray[np.bool_], first: int, closed_at: int
 ) -> NDArray[np.int64]:
-    """Return those of ``quotes[first:]`` that have a meaning; each decides about the next, one by one.
+    """Return the quotes among ``quotes[first:]`` that have a meaning; each decides about the next, one by one.
 
-    ``begin_fields`` is True for those at the start of a field. At ``first`` no quote is open; the last one before it,
-    or else ``closed_at``, closed a field, and lies right before it if the two are one doubled quote.
+    ``begin_fields`` is True for quotes at the start of a field. At ``first`` no quote is open; the last quote before
+    it, or else ``closed_at``, closed a field, and lies right before it if the two are one doubled quote.
     """
     kept: list[int] = []
     is_quoted = False

@@ -19,7 +19,7 @@ _HINT = (
 class JsonLinesEncoder:
     """The format of one JSON object a line.
 
-    Values are those of JSON; numpy arrays and numbers become lists and numbers, tuples lists. Bytes are refused.
+    Values are JSON values; numpy arrays and numbers become lists and numbers, tuples lists. Bytes are refused.
     """
 
     name: str = "jsonl"

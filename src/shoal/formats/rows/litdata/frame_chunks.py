@@ -36,7 +36,7 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int) -> ShardScan:
     """Read the table of a chunk of frames: 4 bytes an item, 24 a frame. Pieces are frames, or several small ones.
 
-    The layout CRC of a piece is that of the offsets of its items. Raises `ShardError` if the table contradicts itself
+    The layout CRC of a piece covers the offsets of its items. Raises `ShardError` if the table contradicts itself
     or the size of the chunk.
     """
     prefix = bytes(read(0, min(num_bytes, _PREFIX_BYTES))).ljust(_PREFIX_BYTES, b"\0")
@@ -56,9 +56,9 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
     members = Members()
     for ends in zip(byte_ends.tolist(), content_ends.tolist(), strict=True):
         members.add(*ends, 0)
-    found = FrameBorders(KnownFrames(members, int(content_ends[-1])))
-    found.add(offsets, np.zeros(num_items, np.uint32))
-    pieces, piece_samples = cut_pieces(found, members, where=WhereToCut(inside_frames=False))
+    borders = FrameBorders(KnownFrames(members, int(content_ends[-1])))
+    borders.add(offsets, np.zeros(num_items, np.uint32))
+    pieces, piece_samples = cut_pieces(borders, members, where=WhereToCut(inside_frames=False))
     before = np.append(0, np.cumsum(piece_samples))
     return ShardScan(
         origin + np.append(pieces.first_byte, pieces.end_byte[-1:]),
@@ -111,7 +111,7 @@ def inflated(data: bytes) -> bytearray:
 
 
 def frame_ends(buffer: Buffer, num_frames: int) -> list[int]:
-    """Return where zstd frames begin and end, by the sizes of their blocks; fewer if these lead out of the buffer.
+    """Return the borders of zstd frames, by the sizes of their blocks; fewer if a block ends outside the buffer.
 
     See RFC 8878, section 3.1.1.
     """

@@ -32,7 +32,7 @@ _TENSOR_TYPES = {
     **dict.fromkeys((13, 14), "int16"), **dict.fromkeys((15, 16), "int32"), **dict.fromkeys((17, 18), "int64"),
     19: "bool", 20: "uint16",
 }  # fmt: skip  # 10 is bfloat16, which numpy does not have
-# Files in their own formats, each of which LitData decodes with another package.
+# Files in their own formats; LitData decodes each with another package.
 _FILES = ("file", "tiff", "tifffile", "video", "audio", "nifti", "mesh", "pdf")
 _IMAGES = {"pil": "pil", "jpeg": "jpeg", "image": "jpeg", "jpeg_array": "jpeg_array"}
 
@@ -45,8 +45,8 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
     kind = leaf.partition(":")[0]
     if kind == "pickle":
         return unpickler("a leaf of pickles", allow_pickle=allow_pickle, how="LitData(index, allow_pickle=True)")
-    if (found := array_type(leaf)) is not None:
-        return lambda data: np.frombuffer(data, found).copy()
+    if (dtype := array_type(leaf)) is not None:
+        return lambda data: np.frombuffer(data, dtype).copy()
     if kind in _IMAGES:
         return decoder_of(_IMAGES[kind], allow_pickle=False)
     if kind in _DECODERS:
@@ -156,7 +156,7 @@ class _Reader:
         return self._taken(self._count()).decode("utf-8")
 
     def _count(self, *, least_bytes: int = 1) -> int:
-        """Read a count of parts, each of which has at least ``least_bytes``."""
+        """Read a count of parts of at least ``least_bytes`` each."""
         count = int.from_bytes(self._taken(4), "little")
         self._check(count, least_bytes)
         return count

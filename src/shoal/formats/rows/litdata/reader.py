@@ -1,7 +1,7 @@
 """LitData chunks: a table of offsets and items; the ``index.json`` beside the chunks describes the items.
 
-Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32``
-size for every leaf and then the leaves one after the other. The index names the kind of each leaf and their tree.
+Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items. An item is a ``u32``
+size for every leaf, then the leaves one after the other. The index names the kind of each leaf and their tree.
 Compressed items (`shoal.formats.rows.litdata.frame_chunks`) and items that are rows of a table
 (`shoal.formats.rows.litdata.row_chunks`) have other chunk layouts, which identify themselves; one dataset may have
 several kinds.
@@ -42,19 +42,19 @@ Build = Callable[[Iterator[Any]], Any]
 class LitData(Format):
     """The format of LitData's optimised datasets; ``index`` is the content of the ``index.json`` beside the chunks.
 
-    When a directory is opened, that is found automatically. A sample is the item, if that is a dict, else
-    ``{"item": item}``. Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their
-    bytes. With ``allow_pickle`` leaves of pickles are read, which runs any code in them.
+    An opened directory provides it automatically. A sample is the item, if that is a dict, else ``{"item": item}``.
+    Tensors are numpy arrays, images are Pillow's; video, audio and files of other kinds are their bytes.
+    ``allow_pickle`` reads leaves of pickles, which runs any code in them.
 
     Raises
     ------
     UsageError
-        The index is invalid, or that of chunks that are encrypted, or of tokens without items.
+        The index is invalid, or its chunks are encrypted, or hold tokens without items.
     """
 
     name: str = "litdata"
     suffixes: tuple[str, ...] = (".bin",)
-    needs_front = True  # for the table of samples, which a scan of some of them would not see
+    needs_front = True  # the front holds the table of samples
 
     def __init__(self, index: Mapping[str, Any], *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
@@ -82,7 +82,7 @@ class LitData(Format):
         self.options = {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+        """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample covers its two offsets.
 
         Chunks of frames, and of rows, have pieces instead. Raises `ShardError` if the table contradicts itself or the
         size of the chunk.
@@ -130,7 +130,7 @@ class LitData(Format):
 def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an ``index.json`` declares for all chunks, with the name of their loader.
 
-    Raises `UsageError` if it is invalid, or that of chunks that are encrypted.
+    Raises `UsageError` if it is invalid, or its chunks are encrypted.
     """
     try:
         config = {"item_loader": ITEMS_LOADER, **index["config"]}
@@ -144,7 +144,7 @@ def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_codec(config: Mapping[str, Any]) -> str:
-    """Return the codec by which chunks are compressed as wholes; "" if they are not, or only their items are.
+    """Return the codec that compresses whole chunks; "" if there is none, or it compresses items.
 
     Raises `UsageError` if it is not known.
     """
@@ -163,16 +163,16 @@ def _no_index(error: Exception) -> UsageError:
 
 
 def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
-    """Decode an item that is compressed alone; errors name the byte at which it begins."""
+    """Decode an item that is compressed alone; errors name its first byte."""
     inside = bytes(inflated(data))
     try:
         return decode(inside)
     except BadRecordError as error:
-        raise BadRecordError(f"{error.what} (byte {error.byte} of what was decompressed)") from None
+        raise BadRecordError(f"{error.what} (byte {error.byte} of the decompressed item)") from None
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:
-    """Return the item built from these leaves."""
+    """Build the item of these leaves."""
     at = 4 * len(leaves)
     sizes = np.frombuffer(data, "<u4", count=len(leaves)).tolist() if at <= len(data) else [len(data)]
     if at + sum(sizes) != len(data):
@@ -192,7 +192,7 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
 
 
 def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
-    """Yield None for each leaf of a tree, checking it."""
+    """Check a tree, and yield None for each leaf."""
     kind, children = tree["type"], tree["children_spec"]
     if depth > _MOST_DEPTH or kind not in (None, "builtins.dict", "builtins.list", "builtins.tuple"):
         _refuse(f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read")
@@ -228,7 +228,7 @@ _ROWS = "rows"
 
 
 def _scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | None:
-    """Find the record batches of a chunk, each of which is a piece; None if it does not end with the magic number.
+    """Find the record batches of a chunk, one piece each; None if it does not end with the magic number.
 
     Raises `ShardError` if the Arrow file leads out of the chunk, is invalid, or has another number of rows than the
     chunk says.
@@ -241,12 +241,12 @@ def _scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | No
     if begin < 4 or len(tail) < _ROWS_TAIL_BYTES:
         msg = f"an Arrow file of {end - begin} bytes ends at byte {end}"
         raise ShardError(msg, shard=shard, byte=max(0, end), hint=OTHER_FILE)
-    found = scan_messages(read, begin, end, shard=shard)
+    rows = scan_messages(read, begin, end, shard=shard)
     num_items = int.from_bytes(bytes(read(0, 4)), "little")
-    if found.num_samples != num_items:
-        msg = f"the chunk says {num_items} items, and its Arrow file has {found.num_samples} rows"
+    if rows.num_samples != num_items:
+        msg = f"the chunk says {num_items} items, and its Arrow file has {rows.num_samples} rows"
         raise ShardError(msg, shard=shard, byte=0, hint=OTHER_FILE)
-    return replace(found, head={_ROWS: dict(found.head)})
+    return replace(rows, head={_ROWS: dict(rows.head)})
 
 
 def _parse_rows(buffer: Buffer, span: Span) -> TableRecords:

@@ -30,12 +30,12 @@ class LitDataTokens(Format):
     """The format of the chunks that LitData optimises for its ``TokensLoader``; a sample is ``{"tokens": array}``.
 
     ``index`` is the content of the ``index.json`` beside the chunks. A sample is a block of ``block_size`` tokens, as
-    from ``TokensLoader(block_size)``; the index does not have that number.
+    from ``TokensLoader(block_size)``; the index lacks that number.
 
     Raises
     ------
     UsageError
-        The index is invalid, or that of other chunks; ``block_size`` is less than 1.
+        The index is invalid, or describes other chunks; ``block_size`` is less than 1.
     """
 
     name: str = "litdata_tokens"
@@ -48,19 +48,19 @@ class LitDataTokens(Format):
             raise UsageError(msg, hint="give the context length, and one more where targets are the next tokens")
         config = config_of(index)
         leaves = [str(leaf) for leaf in config["data_format"]]
-        found = array_type(leaves[0]) if len(leaves) == 1 else None
-        if config["item_loader"] != TOKENS_LOADER or found is None:
+        dtype = array_type(leaves[0]) if len(leaves) == 1 else None
+        if config["item_loader"] != TOKENS_LOADER or dtype is None:
             msg = f"these chunks hold {', '.join(leaves)} for {config['item_loader']}, not tokens"
             raise UsageError(msg, hint="shoal.formats.LitData reads chunks of items")
         self.whole_codec = whole_codec(config)
-        self.block_size, self._type = block_size, found
+        self.block_size, self._type = block_size, dtype
         shape = (block_size,)
-        self._record = Record(np.dtype([(_FIELD, found, shape)]), ((_FIELD, Kind("array", found, shape)),))
+        self._record = Record(np.dtype([(_FIELD, dtype, shape)]), ((_FIELD, Kind("array", dtype, shape)),))
         config = {"data_format": leaves, "item_loader": TOKENS_LOADER}
         self.options = {"config": config, "block_size": block_size}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the table of offsets, 4 bytes a document; the layout CRC of a sample is that of its two offsets.
+        """Read the table of offsets, 4 bytes a document; the layout CRC of a sample covers its two offsets.
 
         ``notes`` count the tokens that fill no block as ``tokens_left_over``. Raises `ShardError` if the table
         contradicts itself or the size of the chunk, or a document ends within a token.

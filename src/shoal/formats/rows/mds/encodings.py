@@ -83,9 +83,9 @@ def fixed_bytes_of(encoding: str) -> int | None:
     >>> fixed_bytes_of("int"), fixed_bytes_of("ndarray:int32:2,3"), fixed_bytes_of("str")
     (8, 24, None)
     """
-    if (found := array_of(encoding)) is None:
+    if (array := array_of(encoding)) is None:
         return None
-    kind, shape = found
+    kind, shape = array
     return int(np.prod(shape, dtype=object)) * kind.itemsize
 
 
@@ -139,7 +139,7 @@ def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]
 
 
 def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Any:
-    """Decode an array; its type and shape precede it where the encoding does not give them."""
+    """Decode an array; its type and shape precede it if the encoding does not give them."""
     at = int(kind is None)
     if len(data) < at + (shape is None):
         _refuse("an array ends before its type and shape")
@@ -222,7 +222,7 @@ def _decimal(data: bytes) -> Decimal:
 
 
 def _with_lists(decoders: Mapping[str, Decode]) -> dict[str, Decode]:
-    """Add the encodings of lists to those of single images."""
+    """Add the encodings of lists of images."""
     lists = {f"list[{kind}]": _list_of(decoders[kind], unused_bytes=4) for kind in ("pil", "jpeg", "png")}
     arrays = dict.fromkeys(("jpeg_array", "jpegarray"), _list_of(decoders["jpeg"], unused_bytes=0))
     return {**decoders, **lists, **arrays}
@@ -244,7 +244,7 @@ _COMPILED: Mapping[Decode, int] = {_DECODERS["int"]: 1, _DECODERS["str"]: 2, _DE
 def compiled_kind(decode: Decode) -> int | Decode:
     """Return the number that `shoal.formats._cutting` has for a decoder, else the function that it calls instead.
 
-    That may refuse what the decoder takes, and gives the same where it does not.
+    That function may refuse bytes that the decoder takes, and else gives the same value.
     """
     if decode is json_parser(json.loads):
         strict = strict_parser()
@@ -304,19 +304,19 @@ def _encoded_scalar(kind: np.dtype[Any], value: Any) -> bytes:
         _refuse(f"{type(value).__name__} cannot be stored as {kind.name}")
     try:
         with np.errstate(over="ignore"):
-            found = np.array([value], dtype=kind)
+            array = np.array([value], dtype=kind)
     except (OverflowError, TypeError) as error:
         _refuse(str(error))
-    plain, stored = value.item() if isinstance(value, np.ndarray | np.generic) else value, found[0].item()
+    plain, stored = value.item() if isinstance(value, np.ndarray | np.generic) else value, array[0].item()
     # A floating number is rounded to the nearest, but not to infinity; an integer must be stored exactly.
     is_whole = kind.kind in "iu" or isinstance(plain, int)
     if stored != plain if is_whole else math.isinf(stored) and not math.isinf(plain):
         _refuse(f"{value!r} cannot be stored as {kind.name}")
-    return found.tobytes()
+    return array.tobytes()
 
 
 def _encoded_array(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
-    """Encode an array; type and shape precede it where the encoding does not give them."""
+    """Encode an array; type and shape precede it if the encoding does not give them."""
     kind, shape = _array(encoding)
     name = str(value.dtype)
     if name not in _ARRAY_NUMBERS or (kind is not None and kind.name != name):

@@ -1,8 +1,8 @@
 """MDS shards, as MosaicML Streaming writes them: a table of offsets, a description of the columns, samples.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, JSON that describes the columns, and the
-samples, each of which is a ``u32`` size for every column of variable size and then the values one after the other. So
-the head of a shard gives the position of all samples, and a sample can be read alone.
+samples. A sample is a ``u32`` size for every column of variable size, then the values one after the other. So the head
+of a shard gives the position of all samples, and a sample can be read alone.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _NO_SHARD = "this is not an MDS shard, or it is compressed or damaged"
 class Mds(Format):
     """The format of MosaicML Streaming; a sample has the columns of its shard, decoded as Streaming does.
 
-    With ``allow_pickle`` columns of pickles are read, which runs any code in them.
+    ``allow_pickle`` reads columns of pickles, which runs any code in them.
     """
 
     name: str = "mds"
     suffixes: tuple[str, ...] = (".mds",)
     has_columns = True
-    needs_front = True  # for the table of samples, which a scan of some of them would not see
+    needs_front = True  # the front holds the table of samples
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
         self.allow_pickle = allow_pickle
@@ -73,7 +73,7 @@ class Mds(Format):
         return other
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
+        """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample covers its two offsets.
 
         Raises `ShardError` if the head contradicts itself or the size of the shard.
         """
@@ -114,7 +114,7 @@ class Mds(Format):
         return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered, cut=_cutter(columns))
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
-        """Read one sample, each large value by itself: the system copies it to where it stays.
+        """Read one sample, each large value by itself, so that it is copied once.
 
         Raises `ShardError` as `parse` and `CutRecords.sample` do.
         """
@@ -135,7 +135,7 @@ def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int
 
 
 class _SampleDecoder:
-    """Decoder of samples with these columns: everything that is the same for each is worked out once."""
+    """Decoder of samples with these columns, prepared once."""
 
     __slots__ = ("_columns", "_front_bytes", "_head_bytes", "_plain", "_sizes")
 
@@ -160,12 +160,12 @@ class _SampleDecoder:
                 if decode is not None:
                     sample[name] = decode(data[at:end])
                 at = end
-        except Exception:  # noqa: BLE001  # what is wrong with the sample is found out again below
+        except Exception:  # noqa: BLE001  # `_checked` below reports the defect
             at = -1
         return sample if at == len(data) else self._checked(data)
 
     def read(self, read: ReadBytes, first_byte: int, end_byte: int) -> Sample | None:
-        """Read the sample in these bytes of a shard piece by piece; None if anything is wrong, or nothing is gained."""
+        """Read the sample in these bytes of a shard by several reads; None if it is wrong, or has no large value."""
         at = first_byte + self._front_bytes
         if at > end_byte:
             return None
@@ -184,25 +184,25 @@ class _SampleDecoder:
                 if end - begin >= _LARGE_BYTES:
                     sample[name] = decode(bytes(read(begin, end)))
                     continue
-                if end > base + len(data):  # and those small ones that follow
+                if end > base + len(data):  # with the small values that follow
                     stops = itertools.takewhile(
                         lambda pair: pair[1] - pair[0] < _LARGE_BYTES, pairwise(borders[number:])
                     )
                     base, data = begin, bytes(read(begin, max(stop for _, stop in stops)))
                 sample[name] = decode(data[begin - base : end - base])
-        except Exception:  # noqa: BLE001  # what is wrong is found out by reading all of it
+        except Exception:  # noqa: BLE001  # reading all of it reports the defect
             return None
         return sample
 
     def _decoders(self) -> list[tuple[str, int | None, Callable[[bytes], Any] | None]]:
-        """Return names, sizes and decoders, None for a column that is not wanted; raises `UsageError` for pickles."""
+        """Return names, sizes and decoders, None for an unwanted column; raises `UsageError` for pickles."""
         self._plain = [
             (column.name, size, column.decode if column.is_wanted else None) for column, size in self._columns
         ]
         return self._plain
 
     def _checked(self, data: bytes) -> Sample:
-        """Return the values of a sample, with each step checked; raises `BadRecordError` where one is wrong."""
+        """Return the values of a sample, checking each step; raises `BadRecordError` with the byte of a defect."""
         sample: Sample = {}
         at = end = self._head_bytes
         num_bytes = len(data)
@@ -267,7 +267,7 @@ def _decoder(columns: tuple[_Column, ...]) -> _SampleDecoder:
 
 @lru_cache(maxsize=64)
 def _cutter(columns: tuple[_Column, ...]) -> CutRecord | None:
-    """Return the compiled function that does what `_decoder` does; None if there is none."""
+    """Return the compiled twin of `_decoder`; None if there is none."""
     if not is_compiled:
         return None
     try:
@@ -302,8 +302,8 @@ def _described_columns(read: ReadBytes, begin: int, end: int, shard: str) -> lis
     try:
         if end - begin > _DESCRIPTION_LIMIT_BYTES:
             _refuse(f"it has {end - begin} bytes")
-        found = json.loads(bytes(read(begin, end)))
-        names, encodings, sizes = (found[f"column_{what}"] for what in ("names", "encodings", "sizes"))
+        description = json.loads(bytes(read(begin, end)))
+        names, encodings, sizes = (description[f"column_{what}"] for what in ("names", "encodings", "sizes"))
         columns = [[str(name), str(encoding)] for name, encoding in zip(names, encodings, strict=True)]
         for (name, encoding), size in zip(columns, sizes, strict=True):
             if fixed_bytes_of(encoding) != size:

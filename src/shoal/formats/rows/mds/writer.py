@@ -69,7 +69,7 @@ class MdsEncoder:
         if not record:
             msg = "a sample without bytes cannot be distinguished from the next one"
             raise UsageError(msg, hint="give it a column of text, bytes or numbers")
-        self.columns = columns  # not those of a sample that is refused
+        self.columns = columns  # a refused sample sets none
         return EncodedRecord((record,), len(record))
 
     def begin(self) -> MdsShard:
@@ -137,7 +137,7 @@ class MdsShard:
 def mds_index_of(index: Index) -> bytes:
     """Return the ``index.json`` of MosaicML Streaming for the shards of an index.
 
-    Raises `UsageError` if they do not all have the same columns, or the index does not know those of one.
+    Raises `UsageError` if they do not all have the same columns, or the index lacks the columns of one.
     """
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     shards = list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True))
@@ -145,7 +145,7 @@ def mds_index_of(index: Index) -> bytes:
 
 
 def mds_index(shards: Sequence[tuple[str, int, int]], heads: Sequence[Any]) -> bytes:
-    """`mds_index_of` for shards given by name, bytes and number of samples, and the columns that each has."""
+    """Return `mds_index_of` for shards by name, bytes and number of samples; ``heads`` are their columns."""
     for (name, _, _), columns in zip(shards, heads, strict=True):
         if columns is None:
             raise UsageError(f"the index does not say which columns {name} has", hint="index the shards again")

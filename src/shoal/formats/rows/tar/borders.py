@@ -1,7 +1,7 @@
 """Checks of sample borders that another tool lists for a tar, by the first header after each of them.
 
-The two halves of a sample that was cut begin with the same key, and no two consecutive samples do. So a cut shows in
-the headers at the borders alone, without those in between.
+The two halves of a sample that was cut begin with the same key, and no two consecutive samples do. So the
+headers at the borders alone show a cut.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PAX_KIND, _LONG_NAME_KIND = ord("x"), ord("L")
 
 
 def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> list[int] | None:
-    """Return the numbers of those ``borders`` that need a scan, since a header there is unusual; 2 us each, 6 MB.
+    """Return the numbers of ``borders`` that need a scan, since a header there is unusual; 2 us each, 6 MB.
 
-    None if one cannot be a border: no header follows it, or one with the same key as at the border before. The last
-    border, where the last sample ends, is not checked.
+    None if a border is wrong: no header follows it, or its key is the key at the border before. The last border, where
+    the last sample ends, is not checked.
     """
     if (borders % BLOCK_BYTES).any():
         return None
@@ -57,10 +57,10 @@ def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int
 
 
 def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
-    """Return the first sample in a buffer with the key of the one before, and that key; None if none is found.
+    """Return the first sample in a buffer with the key of the sample before, and that key; None if there is none.
 
-    ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample, of which `BEHIND_BYTES` suffice,
-    count as the next one. About 1 us a sample.
+    ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample
+    count as the next one; `BEHIND_BYTES` suffice. About 1 us a sample.
     """
     borders = np.asarray(starts, dtype=np.int64)
     if len(buffer) < starts[-1] + BLOCK_BYTES:
@@ -96,8 +96,8 @@ def _gathered(buffer: Buffer, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
     num_blocks = len(buffer) // BLOCK_BYTES
     table = np.frombuffer(buffer, dtype=np.uint8, count=num_blocks * BLOCK_BYTES).reshape(num_blocks, BLOCK_BYTES)
     numbers = (borders // BLOCK_BYTES)[:, None] + np.arange(BEHIND_BYTES // BLOCK_BYTES)
-    found: NDArray[np.uint8] = table[np.minimum(numbers, num_blocks - 1)]
-    return found
+    blocks: NDArray[np.uint8] = table[np.minimum(numbers, num_blocks - 1)]
+    return blocks
 
 
 def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
@@ -115,7 +115,7 @@ def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
         number = int(extended[at])
         names[number] = _named(heads[number].tobytes(), blocks[number, 1].tobytes(), own_names[at])
     parts = (None if name is None else key_and_suffix(name) for name in names)
-    return [None if each is None else each[0] for each in parts]
+    return [None if pair is None else pair[0] for pair in parts]
 
 
 def _named(extended: bytes, payload: bytes, own_name: str) -> str | None:

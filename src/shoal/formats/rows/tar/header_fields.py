@@ -27,7 +27,7 @@ def read_number(field: bytes) -> int | None:
     """Read a number field: octal digits up to a NUL, or base 256 (GNU) where the first bit is set.
 
     None if it is neither. Spaces around the digits are allowed and an empty field is 0, as in `tarfile`; signs,
-    underscores and whatever else `int` accepts are not.
+    underscores and other forms that `int` accepts are not.
 
     >>> read_number(b"00000000644 "), read_number(b"-0000000001"), read_number(bytes([128] + 10 * [0] + [7]))
     (420, None, 7)
@@ -46,8 +46,8 @@ def read_number(field: bytes) -> int | None:
 def check_sums(blocks: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Compare headers, shape (num_headers, 512), with the checksums they state; True where equal, (num_headers,).
 
-    The checksum is the sum of all bytes, with its own field counted as spaces. Some old tars (Sun, NeXT) summed signed
-    bytes, which is accepted too.
+    The checksum is the sum of all bytes, with its own field counted as spaces. Sums of signed bytes, as in some old
+    tars (Sun, NeXT), are accepted too.
     """
     fields = blocks[:, _CHECKSUM]
     sums = blocks.sum(axis=1, dtype=np.int32) - fields.sum(axis=1, dtype=np.int32) + 8 * 32
@@ -120,7 +120,7 @@ def pax_records(payload: bytes) -> dict[bytes, bytes]:
 
 
 def likely_header(buffer: Buffer, first_byte: int) -> int | None:
-    """Return the byte of the shard at which the first likely header in ``buffer`` lies; None if there is none.
+    """Return the byte of the shard where the first likely header in ``buffer`` lies; None if there is none.
 
     ``buffer`` begins at ``first_byte`` of the shard. A header is likely if it has a name and a size, and its checksum
     is right; payload may look like one, an archive within the archive for example. About 20 ns for each 512 bytes.

@@ -55,7 +55,7 @@ IS_REGULAR = np.isin(np.arange(256), list(REGULAR_KINDS))
 LINK_KINDS = frozenset(b"12")
 DEVICE_KINDS = frozenset(b"346")
 DIRECTORY_KINDS = frozenset(b"5")
-# As in tarfile and GNU tar: these have no payload, whatever their size field says.
+# As in tarfile and GNU tar: these have no payload; their size field does not count.
 _EMPTY_KINDS = LINK_KINDS | DEVICE_KINDS | DIRECTORY_KINDS
 _V7_KIND = 0
 _EXTENDED_KINDS = frozenset(b"xXgLK")
@@ -99,8 +99,8 @@ class TarMembers:
 
 
 @dataclass(slots=True)
-class _Found:
-    """The findings so far of a walk through one buffer."""
+class _Chain:
+    """The headers of one buffer that a walk has come to."""
 
     buffer: Buffer
     first_byte: int
@@ -124,9 +124,9 @@ class HeaderWalk:
     """A walk along the chain of headers of one shard, through buffers that need not be adjacent.
 
     Each `step` takes a buffer and returns the members that begin in it. Afterwards ``position`` is the byte of the
-    shard at which the next buffer must begin and ``needed_bytes`` its minimum length (it may be shorter only at the end
-    of the shard); ``ended`` is True once the blocks of zeros that end an archive were found. ``globals_log`` lists each
-    change of the PAX records in force with the byte from which it holds.
+    shard where the next buffer must begin and ``needed_bytes`` its minimum length (it may be shorter only at the end of
+    the shard); ``ended`` is True after the blocks of zeros that end an archive. ``globals_log`` lists each change of
+    the PAX records in force with its first byte.
 
     To walk through a part of a shard, ``position`` and ``num_bytes`` are the bytes of the shard where the part begins
     and ends, and ``in_force`` the PAX records in force at its start.
@@ -148,22 +148,22 @@ class HeaderWalk:
         breaks: at a bad checksum, a size that is no number or leads beyond the end of the shard, extended headers
         beyond 16 MiB, or a sparse member.
         """
-        found = _Found(buffer, self.position)
+        chain = _Chain(buffer, self.position)
         try:
-            self._follow(found)
+            self._follow(chain)
         except ShardError:
             # An invalid field usually results from damage that a checksum error describes better.
-            self._verified_headers(found)
+            self._verified_headers(chain)
             raise
-        headers, sizes = np.array(found.headers, dtype=np.int64), np.array(found.sizes, dtype=np.int64)
-        blocks = self._verified_headers(found)[: len(headers)]
+        headers, sizes = np.array(chain.headers, dtype=np.int64), np.array(chain.sizes, dtype=np.int64)
+        blocks = self._verified_headers(chain)[: len(headers)]
         names = header_names(blocks)
-        for number, name in found.names.items():
+        for number, name in chain.names.items():
             names[number] = text(name)
         return TarMembers(
-            buffer=found.buffer,
-            first_byte=found.first_byte,
-            starts=np.array(found.starts, dtype=np.int64),
+            buffer=chain.buffer,
+            first_byte=chain.first_byte,
+            starts=np.array(chain.starts, dtype=np.int64),
             headers=headers,
             sizes=sizes,
             ends=headers + BLOCK_BYTES + ((sizes + BLOCK_BYTES - 1) & -BLOCK_BYTES),
@@ -179,12 +179,12 @@ class HeaderWalk:
         if self.position > self.num_bytes:
             raise self._cut_short(self._newest, self.position - self._newest)
 
-    def _follow(self, found: _Found) -> None:
+    def _follow(self, chain: _Chain) -> None:
         """Follow the chain to the end of the buffer: the hot loop, so plain members are handled in line."""
-        buffer, base = found.buffer, found.first_byte
+        buffer, base = chain.buffer, chain.first_byte
         limit = self.num_bytes - base
         last = len(buffer) - BLOCK_BYTES
-        starts, headers, sizes = found.starts.append, found.headers.append, found.sizes.append
+        starts, headers, sizes = chain.starts.append, chain.headers.append, chain.sizes.append
         unpack = _CHAIN.unpack_from
         self.needed_bytes = BLOCK_BYTES
         none_in_force = self._in_force == _NO_GLOBALS
@@ -201,15 +201,15 @@ class HeaderWalk:
                 header, size = position, int(digits, 8)
             else:
                 is_timed = kind == _PAX_KIND and none_in_force
-                member = self._timed_member(found, position, digits, stop) if is_timed else None
-                member = member or self._odd_member(found, position)
+                member = self._timed_member(chain, position, digits, stop) if is_timed else None
+                member = member or self._odd_member(chain, position)
                 if member is None:
                     break
                 header, size = member
                 none_in_force = self._in_force == _NO_GLOBALS
             following = header + BLOCK_BYTES + ((size + 511) & -512)
             if following > limit:
-                found.extended.append(header)
+                chain.extended.append(header)
                 raise self._cut_short(base + header, following - header)
             starts(position)
             headers(header)
@@ -220,14 +220,14 @@ class HeaderWalk:
                 raise self._no_tar(buffer, f"has {limit} bytes", hint)
             raise self._cut_short(base + position, BLOCK_BYTES)
         self.position = base + position
-        self._newest = base + found.headers[-1] if found.headers else self._newest
+        self._newest = base + chain.headers[-1] if chain.headers else self._newest
 
-    def _timed_member(self, found: _Found, position: int, digits: bytes, stop: int) -> tuple[int, int] | None:
+    def _timed_member(self, chain: _Chain, position: int, digits: bytes, stop: int) -> tuple[int, int] | None:
         """Read a plain member after a PAX header that holds nothing of interest; None if it is not that simple.
 
         tarfile, and so WebDataset's writer, puts such a header before each member whose time has a fraction.
         """
-        buffer, last = found.buffer, len(found.buffer) - BLOCK_BYTES
+        buffer, last = chain.buffer, len(chain.buffer) - BLOCK_BYTES
         if stop not in _FIELD_ENDS or digits.strip(_OCTAL_DIGITS):
             return None
         payload = position + BLOCK_BYTES
@@ -242,29 +242,29 @@ class HeaderWalk:
             return None
         if _is_v7_directory(buffer[header : header + BLOCK_BYTES]):
             return None
-        found.extended.append(position)
+        chain.extended.append(position)
         return header, int(digits, 8)
 
-    def _odd_member(self, found: _Found, first: int) -> tuple[int, int] | None:
+    def _odd_member(self, chain: _Chain, first: int) -> tuple[int, int] | None:
         """Read a member that is not plain; return the position of its own header and the size of its payload.
 
         None if the archive ends here, or if the buffer does (then ``needed_bytes`` is the length required).
         """
         pending = _Pending()
-        mark = len(found.extended)
+        mark = len(chain.extended)
         position = first
         while True:
-            if not self._has(found, first, position, BLOCK_BYTES):
-                del found.extended[mark:]
+            if not self._has(chain, first, position, BLOCK_BYTES):
+                del chain.extended[mark:]
                 return None
-            header, byte = bytes(found.buffer[position : position + BLOCK_BYTES]), found.first_byte + position
+            header, byte = bytes(chain.buffer[position : position + BLOCK_BYTES]), chain.first_byte + position
             if header == _ZERO_BLOCK:
                 if pending.needs_member:
                     msg = "the archive ends where the member should be that the extended header before it describes"
                     raise ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT)
                 self.ended = True
                 return None
-            found.extended.append(position)
+            chain.extended.append(position)
             kind, size = header[156], read_number(header[124:136])
             if size is None or size < 0:
                 msg = f"the size field of this tar header holds {header[124:136]!r}, which is no size"
@@ -277,32 +277,32 @@ class HeaderWalk:
                 most = _MAX_EXTENDED_BYTES
                 msg = f"the extended headers of this member take {num_bytes} bytes, more than the {most} allowed"
                 raise ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged, or not meant to be read")
-            if not self._has(found, first, position, following - position):
-                del found.extended[mark:]
+            if not self._has(chain, first, position, following - position):
+                del chain.extended[mark:]
                 return None
-            payload = bytes(found.buffer[position + BLOCK_BYTES : position + BLOCK_BYTES + size])
-            self._take_extended(kind, payload, pending, byte, found.first_byte + following)
+            payload = bytes(chain.buffer[position + BLOCK_BYTES : position + BLOCK_BYTES + size])
+            self._take_extended(kind, payload, pending, byte, chain.first_byte + following)
             position = following
         if kind == _SPARSE_KIND:
             raise self._sparse(byte)
-        found.extended.pop()
+        chain.extended.pop()
         path = self._in_force.path if pending.path is None else pending.path
         is_v7_directory = _is_v7_directory(header)
         if path is not None:
-            found.names[len(found.starts)] = path.rstrip(b"/") + b"/" if is_v7_directory else path
+            chain.names[len(chain.starts)] = path.rstrip(b"/") + b"/" if is_v7_directory else path
         for stated in (self._in_force.size, pending.size):
             size = size if stated is None else stated
         return position, 0 if kind in _EMPTY_KINDS or is_v7_directory else size
 
-    def _has(self, found: _Found, first: int, position: int, num_bytes: int) -> bool:
+    def _has(self, chain: _Chain, first: int, position: int, num_bytes: int) -> bool:
         """Return True if the buffer holds these bytes; if not, record how long a buffer from ``first`` must be."""
         end = position + num_bytes
-        if end <= len(found.buffer):
+        if end <= len(chain.buffer):
             return True
-        if end > self.num_bytes - found.first_byte:
-            raise self._cut_short(found.first_byte + position, num_bytes)
+        if end > self.num_bytes - chain.first_byte:
+            raise self._cut_short(chain.first_byte + position, num_bytes)
         # Twice the length, so that a chain of extended headers is not walked once for each of them.
-        twice = min(2 * (len(found.buffer) - first), _MAX_EXTENDED_BYTES)
+        twice = min(2 * (len(chain.buffer) - first), _MAX_EXTENDED_BYTES)
         self.needed_bytes = max(end - first, twice)
         return False
 
@@ -343,21 +343,21 @@ class HeaderWalk:
             raise ShardError(msg, shard=self.shard, byte=byte, hint=_WRITE_AGAIN)
         return int(value)
 
-    def _verified_headers(self, found: _Found) -> NDArray[np.uint8]:
-        """Raise for the first header whose checksum is wrong; return all, shape (n, 512), those of members first."""
-        positions = np.array(found.headers + found.extended, dtype=np.int64)
-        whole = len(found.buffer) // BLOCK_BYTES
-        table = np.frombuffer(found.buffer, dtype=np.uint8, count=whole * BLOCK_BYTES).reshape(whole, BLOCK_BYTES)
+    def _verified_headers(self, chain: _Chain) -> NDArray[np.uint8]:
+        """Raise for the first header whose checksum is wrong; return all, shape (n, 512), members first."""
+        positions = np.array(chain.headers + chain.extended, dtype=np.int64)
+        whole = len(chain.buffer) // BLOCK_BYTES
+        table = np.frombuffer(chain.buffer, dtype=np.uint8, count=whole * BLOCK_BYTES).reshape(whole, BLOCK_BYTES)
         blocks: NDArray[np.uint8] = table[positions // BLOCK_BYTES]
         wrong = positions[~check_sums(blocks)]
         if not wrong.size:
             return blocks
-        if byte := found.first_byte + int(wrong.min()):
-            msg = "a tar header should be here, and what is here does not have the checksum of one"
+        if byte := chain.first_byte + int(wrong.min()):
+            msg = "a tar header should be here, and these bytes do not have the checksum of one"
             hint = "the shard is damaged from here on, or the index was made of another file: fetch or write it again"
             raise ShardError(msg, shard=self.shard, byte=byte, hint=hint)
-        hint = packed_hint(found.buffer[:6], "tar") or "check what the file is"
-        raise self._no_tar(found.buffer, "its first header has a wrong checksum", hint)
+        hint = packed_hint(chain.buffer[:6], "tar") or "check the kind of the file"
+        raise self._no_tar(chain.buffer, "its first header has a wrong checksum", hint)
 
     def _no_tar(self, buffer: Buffer, what: str, hint: str) -> ShardError:
         msg = f"this is not a tar archive: it begins with {bytes(buffer[:6])!r} and {what}"
@@ -369,7 +369,7 @@ class HeaderWalk:
         return ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT if self._is_whole else OTHER_FILE)
 
     def _sparse(self, byte: int) -> ShardError:
-        msg = "this member is a GNU sparse file, of which the archive keeps only the parts that are no zeros"
+        msg = "this member is a GNU sparse file: the archive keeps only the parts that are no zeros"
         hint = "write the shard again without tar's --sparse (-S): tar -xf SHARD, and tar -cf SHARD of the files"
         return ShardError(msg, shard=self.shard, byte=byte, hint=hint)
 

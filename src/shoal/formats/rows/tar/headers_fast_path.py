@@ -1,9 +1,9 @@
 """A shortcut past `shoal.formats.rows.tar.headers`, for one sample with known borders and plain headers alone.
 
-Nearly all samples are like that, and their headers are nearly alike: they differ in name, size, time and checksum. What
-was read once, a checksum or all that follows these, is looked up the next time, so a member takes 1 us. No numpy: the
-samples of a chunk are too few for its calls. This accepts fewer headers than the parser and none other: whatever is
-unusual or wrong in any way gives None, and the parser reads it in full or says what is wrong.
+Nearly all samples are like that, and their headers are nearly alike: they differ in name, size, time and checksum.
+Known checksums, sizes and tails of headers are looked up, so a member takes 1 us. No numpy: the samples of a chunk are
+too few for its calls. The shortcut accepts fewer headers than the parser and none other: for an unusual or wrong sample
+it returns None, and the parser reads the sample in full or reports the defect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OCTAL_DIGITS = b"01234567"
 _PAX_KIND, _V7_KIND = b"x\0"
 _ADLER_PRIME = 65521
 _CHECKSUM_AS_SPACES = 8 * ord(" ")
-_MOST_KNOWN = 1 << 12  # of each; what comes after these is read in full every time
+_MOST_KNOWN = 1 << 12  # of each; later ones are read in full every time
 
 
 class _Known(dict[bytes, int]):
@@ -56,13 +56,13 @@ def _adler(field: bytes) -> int:
 
 
 def _pax_size(header: bytes) -> int:
-    """Return the size in a header if its checksum is right, else one with which it ends where it cannot."""
+    """Return the size in a header if its checksum is right, else -1."""
     is_right = adler32(header) & 0xFFFF == _ADLERS[header[148:156]]
     return _SIZES[header[124:136]] if is_right else -1
 
 
 _SIZES, _ADLERS, _PAX_SIZES = _Known(_size), _Known(_adler), _Known(_pax_size)
-_TAILS: set[bytes] = set()  # kinds and what follows, of regular members without a prefix
+_TAILS: set[bytes] = set()  # the ends of headers, from the kind on, of regular members without a prefix
 _FIELDS: dict[bytes, str] = {}  # by suffix
 
 
@@ -81,7 +81,7 @@ def read_plain_sample(
 
     Plain are regular members with octal sizes, alone or after a PAX header with only times (as WebDataset's writer
     makes them), whose names are all the same up to the first dot. ``buffer`` is bytes, or a `SlicedShard`; with
-    ``payloads``, a view of the same bytes, values are slices of that, whatever these are.
+    ``payloads``, a view of the same bytes, values are slices of ``payloads``.
     """
     values: Any = buffer if payloads is None else payloads
     sample: Sample = {}
@@ -109,7 +109,7 @@ def read_plain_sample(
         name = header[:name_end]
         if header[156:] not in _TAILS:
             prefix = _prefix(header)
-            if prefix is None or (header[156] == _V7_KIND and name.endswith(b"/")):  # the latter is a directory
+            if prefix is None or (header[156] == _V7_KIND and name.endswith(b"/")):  # a directory
                 return None
             name = prefix + name
         stem, dot, suffix = name.partition(b".")
@@ -132,12 +132,12 @@ def read_plain_sample(
             return None
         sample[field] = value = values[payload:payload_end]
         if size <= MOST_POINTER_BYTES and type(value) is not slice and value[:15] in POINTER_BEGINNINGS:
-            return None  # the parser says what a pointer stands for
+            return None  # the parser explains the pointer
     return sample or None
 
 
 def _prefix(header: bytes) -> bytes | None:
-    """Return what goes before the name of a regular member, nothing as a rule; None for any other member."""
+    """Return the prefix of a regular member's name, empty as a rule; None for any other member."""
     if header[156] not in REGULAR_KINDS:
         return None
     if header[345] and header[257:263] == b"ustar\0":  # other archives use the field of the prefix otherwise

@@ -1,4 +1,4 @@
-"""Grouping of tar members into samples by their names: the rule of WebDataset 1.0.2, but for files of macOS.
+"""Grouping of tar members into samples by their names: the rule of WebDataset 1.0.2, except for files of macOS.
 
 A name is split at the first dot of its last path component: the part before is the key, the part after the suffix
 (lower-cased). Consecutive members with the same key form one sample. Members that are no regular files, have no such
@@ -130,7 +130,7 @@ class Grouping:
         self._key, self._end, self._seen, self._crc_with_gap = key, end, seen, crc
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders and CRCs that are final and were not returned before, as `FoundSamples.add` takes them."""
+        """Return the next final borders and CRCs, for `BorderSink.add`."""
         taken = np.array(self._starts, dtype=np.int64), np.array(self._crcs, dtype=np.uint32)
         self._starts, self._crcs = [], []
         return taken

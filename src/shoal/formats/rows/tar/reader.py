@@ -52,9 +52,9 @@ _MAX_GLOBALS = 1024
 class Tar(Format):
     """The tar format of WebDataset.
 
-    ``window_bytes`` is the largest read of a scan. ``skip_bytes`` is the distance from header to header from which on
-    payloads are skipped: below, one large read is cheaper than many small ones. The default suits local files; where
-    each read costs a round trip a larger one is faster.
+    ``window_bytes`` is the largest read of a scan. A scan skips payloads if headers are ``skip_bytes`` or more apart:
+    below, one large read is cheaper than many small ones. The default suits local files; if each read costs a round
+    trip, a larger one is faster.
     """
 
     name: str = "tar"
@@ -69,7 +69,7 @@ class Tar(Format):
         """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
 
         ``notes`` count ``directories``, ``links``, ``devices``, ``other_members``, ``meta_members`` and
-        ``members_without_extension``, none of which are samples to WebDataset; ``macos_members`` (``._NAME``);
+        ``members_without_extension``, which are no samples to WebDataset; ``macos_members`` (``._NAME``);
         ``trailing_bytes`` after the end of the archive (tar ignores them; two archives joined by ``cat`` look like
         this); ``missing_end_blocks``.
 
@@ -88,7 +88,7 @@ class Tar(Format):
         return About(_head(walk, shard), dict(grouping.notes))
 
     def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
-        """Return the byte of the shard at which the first likely header in ``buffer`` lies."""
+        """Return the byte of the shard where the first likely header in ``buffer`` lies."""
         return likely_header(buffer, first_byte)
 
     def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
@@ -97,11 +97,11 @@ class Tar(Format):
 
     def keys(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
         """Return the key of each sample; works and raises as a scan does."""
-        found: list[str] = []
+        keys: list[str] = []
         for key, _ in self._keys_and_fields(read, num_bytes, shard):
-            if found[-1:] != [key]:
-                found.append(key)
-        return found
+            if keys[-1:] != [key]:
+                keys.append(key)
+        return keys
 
     def _keys_and_fields(self, read: ReadBytes, num_bytes: int, shard: str) -> Iterator[tuple[str, str]]:
         walk = HeaderWalk(shard=shard, num_bytes=num_bytes)
@@ -305,7 +305,7 @@ def _address(buffer: Any) -> int:
 
 
 def _head(walk: HeaderWalk, shard: str) -> dict[str, Any]:
-    """Return the head: the PAX records in force, by the byte from which they hold, as JSON."""
+    """Return the head: the PAX records in force, by their first byte, as JSON."""
     if not walk.globals_log:
         return {}
     if len(walk.globals_log) > _MAX_GLOBALS:

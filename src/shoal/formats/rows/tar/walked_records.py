@@ -88,12 +88,12 @@ def group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[n
     grouping = Grouping(shard=shard)
     grouping.add(members)
     starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
-    found = max(0, len(starts) - 1)
+    num_grouped = max(0, len(starts) - 1)
     end = int(members.ends[-1]) if len(members) else 0
-    if found != num_samples or (found and starts[-1] != end):
-        msg = f"the index says {num_samples} samples in these {end} bytes, and there are {found}"
+    if num_grouped != num_samples or (num_grouped and starts[-1] != end):
+        msg = f"the index says {num_samples} samples in these {end} bytes, and there are {num_grouped}"
         raise ShardError(msg, shard=shard, byte=members.first_byte, hint=OTHER_FILE)
-    if found == 0:
+    if num_grouped == 0:
         return np.zeros(1, dtype=np.int64)
     starts[0] = 0
     return starts

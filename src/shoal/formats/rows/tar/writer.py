@@ -1,7 +1,6 @@
 """Writer of tar shards as WebDataset reads them: one member for each field of a sample, named ``key.field``.
 
-Headers are ustar, with nothing in them that depends on when, where or by whom they were written. Names that do not fit
-get a PAX record.
+Headers are ustar and hold no time, place or owner of the writing. Names that do not fit get a PAX record.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     """Return the header of a member, after PAX records if it needs some."""
     name = f"{key}.{suffix}"
     if key_and_suffix(name) != (key, suffix) or not is_safe_name(name):
-        found = key_and_suffix(name)
-        what = f"as key {found[0]!r} and field {found[1]!r}" if found else "as no part of a sample"
+        parts = key_and_suffix(name)
+        what = f"as key {parts[0]!r} and field {parts[1]!r}" if parts else "as no part of a sample"
         msg = f"the key {key!r} and the field {suffix!r} make the member {name!r}, which would be read {what}"
         hint = (
             "keys have no dot after their last slash, do not begin with a slash, and hold no '..' or control characters"
@@ -104,7 +103,7 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
 
 
 def is_safe_name(name: str) -> bool:
-    """Return True if a member may have this name: nothing that a terminal or unpacking would act on."""
+    """Return True if a name is safe for terminals and for unpacking."""
     is_shown = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
     return is_shown and name[0] != "/" and ".." not in name.split("/")
 
@@ -188,7 +187,7 @@ def _encoded(field: str, value: Any, key: str) -> tuple[str, bytes]:
         return name, _payload(name.rpartition(".")[2].lower(), value)
     except (TypeError, ValueError, RecursionError) as error:
         msg = f"the field {field!r} of the sample {key!r}, {type(value).__name__}, cannot be written: {error}"
-        raise UsageError(msg, hint="give bytes, text, numbers, arrays, or what JSON can hold") from None
+        raise UsageError(msg, hint="give bytes, text, numbers, arrays, or JSON values") from None
 
 
 def _payload(kind: str, value: Any) -> bytes:

@@ -135,10 +135,10 @@ def _walk(buffer: Buffer, span: Span) -> list[int]:
 
 
 def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *, before: int = 0) -> list[int]:
-    """Return the positions in ``window`` of the headers that it holds whole; appends each record's end to ``starts``.
+    """Return the positions of whole headers in ``window``; append each record's end to ``starts``.
 
-    The window begins at the last of ``starts``; all of these count from byte ``before`` of the shard, as does
-    ``num_bytes``, where the last record has to end.
+    The window begins at the last of ``starts``; all offsets count from byte ``before`` of the shard. The last record
+    must end at ``num_bytes``.
     """
     first = position = starts[-1]
     headers_at = []

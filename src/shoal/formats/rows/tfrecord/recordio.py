@@ -1,8 +1,8 @@
 """MXNet RecordIO shards (``.rec``), as im2rec writes them and DALI reads them.
 
-A part is a magic number, a word with 3 bits for which part of a record it is and 29 for its length, the data, and zeros
-up to a multiple of 4. A record that holds the magic number at a multiple of 4 is split there into parts, without it.
-The data of an image record begin with a header: a flag, a label, two ids; the flag is the number of labels that follow,
+A part is a magic number, a word with 3 bits for its place in the record and 29 for its length, the data, and zeros up
+to a multiple of 4. A record that holds the magic number at a multiple of 4 is split there into parts, without it. The
+data of an image record begin with a header: a flag, a label, two ids; the flag is the number of labels that follow,
 or 0. See ``dmlc/recordio.h`` and ``mxnet.recordio.IRHeader``.
 """
 
@@ -44,7 +44,7 @@ class RecordIO(Format):
         self.image_headers, self.window_bytes = image_headers, window_bytes
 
     def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
-        """Find the records by the heads of their parts; the layout CRC of a sample is that of the heads.
+        """Find the records by the heads of their parts; the layout CRC of a sample covers the heads.
 
         Reads whole windows if records are small, and only heads if they are larger than 256 KiB. Raises `ShardError` if
         no part begins where one should, or the last one ends after the shard.
@@ -103,7 +103,7 @@ class RecordIO(Format):
 
 
 def _walked(buffer: Buffer, payloads: list[tuple[int, int]] | None = None) -> _Walk:
-    """Walk through all of these bytes, which must end with the end of a record."""
+    """Walk through all of these bytes; they must end with a record."""
     walk = _Walk(len(buffer), payloads=payloads)
     walk.add(buffer)
     walk.finish()
@@ -150,7 +150,7 @@ class _Walk:
                 self._crc = 0
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders and CRCs found since the last call, as `BorderSink.add` takes them."""
+        """Return the borders and CRCs since the last call, for `BorderSink.add`."""
         borders = self.starts[self._first_taken :] if self.crcs else []
         taken = np.array(borders, dtype=np.int64), self.layout_crcs()
         self._first_taken = self._first_taken or bool(self.crcs)

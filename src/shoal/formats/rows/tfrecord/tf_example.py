@@ -60,7 +60,7 @@ def is_example(data: bytes) -> bool:
 
 
 def parse_example(data: bytes) -> dict[str, Any]:
-    r"""Return the features of an example by name; of a sequence example, those of its context, and its lists.
+    r"""Return the features of an example by name; of a sequence example, the features of its context, and its lists.
 
     Numbers are arrays of float32 or int64, shape (num_values,); bytes are ``bytes`` if there is one value, else a list.
     A feature without values is an empty array of its kind, or None if it has no kind. A feature list is a list of the
@@ -94,9 +94,10 @@ def parse_example(data: bytes) -> dict[str, Any]:
 
 
 def _plain_example(data: bytes) -> dict[str, Any] | None:
-    """Return the features of an example in the form that writers give it; None for any other, right or wrong.
+    """Return the features of an example in the usual form of writers; None for any other bytes.
 
-    There each message is in one piece, a name comes once and before its value, and a list is packed or has one value.
+    In that form each message is in one piece, a name comes once and before its value, and a list is packed or has one
+    value.
     """
     features: dict[str, Any] = {}
     end = len(data)
@@ -150,7 +151,7 @@ def field_end(front: bytes, byte: int) -> int | None:
 
 
 def _entry(data: bytes, begin: int, end: int) -> tuple[str, list[_Bounds]]:
-    """Return the name in an entry of a map, and the spans of its value, which are to be merged."""
+    """Return the name in an entry of a map, and the spans of its value, to be merged."""
     name, spans = "", []
     for number, first, stop in _fields(data, [(begin, end)], most=2):
         if number == 2:
@@ -170,8 +171,8 @@ def _feature(data: bytes, spans: list[_Bounds], *, always_list: bool = False) ->
             kind, lists = number, []
         lists.append((first, stop))
     if kind == 1:
-        found = [data[a:b] for _, a, b in _fields(data, lists, most=1)]
-        return found[0] if len(found) == 1 and not always_list else found
+        values = [data[a:b] for _, a, b in _fields(data, lists, most=1)]
+        return values[0] if len(values) == 1 and not always_list else values
     if kind == 2:
         return _floats(data, lists)
     return _integers(data, lists) if kind == 3 else None
@@ -212,14 +213,14 @@ def _unpacked(joined: bytes, byte: int) -> NDArray[np.int64]:
 
 def _decoded_varints(data: bytes, byte: int) -> NDArray[np.int64]:
     """Decode integers of seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
-    found = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(found < 128)
+    coded = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(coded < 128)
     lengths = np.diff(ends, prepend=-1)
-    if not len(ends) or ends[-1] != len(found) - 1 or int(lengths.max()) > _MOST_VARINT_BYTES:
+    if not len(ends) or ends[-1] != len(coded) - 1 or int(lengths.max()) > _MOST_VARINT_BYTES:
         _no_example("a list of integers does not end with one, or one of them has more than ten bytes", byte)
     starts = ends - lengths + 1
-    shifts = (np.arange(len(found)) - np.repeat(starts, lengths)).astype(np.uint64) * np.uint64(7)
-    bits = (found & 0x7F).astype(np.uint64) << shifts
+    shifts = (np.arange(len(coded)) - np.repeat(starts, lengths)).astype(np.uint64) * np.uint64(7)
+    bits = (coded & 0x7F).astype(np.uint64) << shifts
     values: NDArray[np.int64] = np.bitwise_or.reduceat(bits, starts).view(np.int64)
     return values
 
@@ -230,7 +231,7 @@ def _fields(
     """Yield number and span of every field of a message, which may lie in several spans that are to be merged.
 
     Known are the field numbers up to ``most``, of length-delimited fields; with ``numbers`` also single values of this
-    numeric wire type. NotAnExampleError for others, which would be lost silently.
+    numeric wire type. Raises `NotAnExampleError` for others, which would be lost silently.
     """
     for first, end in spans:
         at = first
@@ -267,11 +268,11 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """Encode features as a message; each is bytes, text, numbers, or a flat list or array of those.
+    """Encode features as a message; each is bytes, text, numbers, or a flat list or array of them.
 
     A list of lists or of arrays is a feature list, and a message with one is a ``SequenceExample``, whose other
-    features are the context. Floating numbers become float32, all that the message has; text becomes UTF-8. None is a
-    feature without a kind.
+    features are the context. Floating numbers become float32, the only type of the message; text becomes UTF-8. None is
+    a feature without a kind.
 
     >>> parse_example(encode_example({"image": b"png", "label": 3}))
     {'image': b'png', 'label': array([3])}
@@ -357,8 +358,8 @@ def _packed_integers(name: str, values: NDArray[Any]) -> bytes:
     lengths = 10 - np.argmax(parts[:, ::-1] != 0, axis=1)
     lengths[bits == 0] = 1
     numbers = np.arange(10)
-    found = parts.astype(np.uint8) | np.where(numbers < lengths[:, None] - 1, np.uint8(128), np.uint8(0))
-    return _packed(found[numbers < lengths[:, None]].tobytes())
+    coded = parts.astype(np.uint8) | np.where(numbers < lengths[:, None] - 1, np.uint8(128), np.uint8(0))
+    return _packed(coded[numbers < lengths[:, None]].tobytes())
 
 
 def _packed(data: bytes) -> bytes:

@@ -20,7 +20,7 @@ class TFRecordEncoder:
     """The format of one record after the other.
 
     A sample with only ``record``, bytes, is that record; any other becomes a ``tf.train.Example`` of its fields, in
-    their order. Readers expect all records of a shard to be of the first one's kind: others are refused.
+    their order. Readers expect one kind of records in a shard: the first record decides, others are refused.
     """
 
     name: str = "tfrecord"
@@ -44,7 +44,7 @@ class TFRecordEncoder:
         return EncodedRecord((header, data, _crc(masked(crc32c(data)))), len(data) + 16, crc32(header))
 
     def _check_kind(self, data: bytes, *, is_raw: bool) -> None:
-        """Check that readers will take this record for its own kind, given the first one."""
+        """Check that this record is of the kind of the first one."""
         is_one = not is_raw or (self._are_examples is not False and is_example(data))
         if self._are_examples is None:
             self._are_examples = is_one
@@ -60,7 +60,7 @@ class TFRecordEncoder:
 
 
 class TFRecordShard(AppendedShard):
-    """One shard being written; its head tells whether its first record is an example, as a scan would find."""
+    """One shard being written; its head tells, as a scan does, if its first record is an example."""
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; return its bytes."""
