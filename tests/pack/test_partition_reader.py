@@ -41,8 +41,8 @@ def test_another_process_reads_its_span(reader: PartitionReader) -> None:
     keys = [sample["__key__"] for sample in reader.samples(0, reader.num_samples)]
     assert len(set(keys)) == 95
     sent = pickle.dumps(reader)
-    found = [sample["__key__"] for span in reader.spans(5) for sample in pickle.loads(sent).samples(*span)]
-    assert found == keys
+    read_keys = [sample["__key__"] for span in reader.spans(5) for sample in pickle.loads(sent).samples(*span)]
+    assert read_keys == keys
 
 
 def test_fields_are_decoded_on_request(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_fields_are_decoded_on_request(tmp_path: Path) -> None:
 
 def test_a_dataset_without_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-    found = PartitionReader(write_jsonl(tmp_path / "a.jsonl", num_docs=50))
-    assert len(list(found.samples(10, 30))) == 20
-    assert found.num_bytes == (tmp_path / "a.jsonl").stat().st_size
+    reader = PartitionReader(write_jsonl(tmp_path / "a.jsonl", num_docs=50))
+    assert len(list(reader.samples(10, 30))) == 20
+    assert reader.num_bytes == (tmp_path / "a.jsonl").stat().st_size
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="ray is installed here")

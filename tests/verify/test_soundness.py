@@ -58,7 +58,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def found_in(directory: Path) -> VerifyReport:
+def report_on(directory: Path) -> VerifyReport:
     return verify(open_to_verify(directory))
 
 
@@ -71,10 +71,10 @@ def flip(path: Path, byte: int, mask: int = 1) -> None:
 @pytest.mark.parametrize("checksums", [False, True])
 def test_sound_shards(data: Path, checksums: bool) -> None:
     index = write_index(data, checksums=checksums)
-    found = found_in(data)
-    assert found.damages == []
-    assert (found.num_by_checksum, found.num_by_parsing)[:: 1 if checksums else -1] == (index.num_extents, 0)
-    assert found.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
+    report = report_on(data)
+    assert report.damages == []
+    assert (report.num_by_checksum, report.num_by_parsing)[:: 1 if checksums else -1] == (index.num_extents, 0)
+    assert report.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -89,9 +89,10 @@ def test_a_byte_that_changed_is_told_with_its_sample(
     index = write_index(data, records=records)
     byte = int(place * path.stat().st_size)
     flip(path, byte, mask)
-    report = found_in(data)
-    _, starts, ends = locate(index, np.arange(index.num_samples))
-    if byte >= ends[-1]:  # the end of the archive; nothing of a sample
+    report = report_on(data)
+    starts = sample_starts(index, first_extent=0, end_extent=index.num_extents)
+    assert starts is not None
+    if byte >= starts[-1]:  # the end of the archive; nothing of a sample
         assert report.num_damaged_samples == 0
         return
     (damage,) = report.damages
@@ -121,19 +122,19 @@ def test_what_is_no_file_is_one_damage_among_others(data: Path, indexed: bool) -
         second.mkdir()
     else:
         os.mkfifo(second)
-    found = found_in(data)
-    kinds = [(damage.shard, damage.kind) for damage in found.damages]
+    report = report_on(data)
+    kinds = [(damage.shard, damage.kind) for damage in report.damages]
     if indexed:
         assert kinds == [(first.name, "checksum"), (second.name, "missing"), (third.name, "missing")]
-        assert "asked for a file, but it is a directory; it had 40 samples" in found.damages[1].what
+        assert "asked for a file, but it is a directory; it had 40 samples" in report.damages[1].what
         assert (
             "it is a link to train-000002.tar, and the links lead in a circle; it had 40 samples"
-            in found.damages[2].what
+            in report.damages[2].what
         )
     else:
         assert kinds == [(second.name, "unreadable"), (third.name, "unreadable")]
-        assert found.damages[0].what == "asked for a file, but it is not a regular file"
-        assert found.num_by_parsing > 0
+        assert report.damages[0].what == "asked for a file, but it is not a regular file"
+        assert report.num_by_parsing > 0
 
 
 @pytest.mark.parametrize("other", ["directory", "circle", "nowhere", "pipe"])
@@ -147,7 +148,7 @@ def test_what_is_no_index_file_is_damage_of_the_index(data: Path, other: str) ->
         os.mkfifo(path)
     else:
         path.symlink_to(path.name if other == "circle" else "none")
-    (damage,) = found_in(data).damages
+    (damage,) = report_on(data).damages
     assert (damage.kind, damage.shard) == ("index", "")
     with pytest.raises(StorageError):  # a named index that is not there
         open_to_verify(data, index=data / "another.index")
@@ -165,13 +166,13 @@ def test_a_disk_that_cannot_read_some_bytes_is_damage_of_these(data: Path, monke
         return read(descriptor, num_bytes, first_byte)
 
     monkeypatch.setattr("os.pread", pread)
-    found = found_in(data)
-    lost = [damage for damage in found.damages if damage.samples]
+    report = report_on(data)
+    lost = [damage for damage in report.damages if damage.samples]
     assert [(damage.shard, damage.kind, damage.first_byte) for damage in lost] == [(bad.name, "unreadable", byte - 5)]
     assert lost[0].what.startswith("could not read bytes")
-    assert {damage.shard for damage in found.damages} == {bad.name}
-    assert found.num_by_checksum == index.num_extents - 1
-    assert found.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
+    assert {damage.shard for damage in report.damages} == {bad.name}
+    assert report.num_by_checksum == index.num_extents - 1
+    assert report.num_bytes == int((index.extent_end_byte - index.extent_first_byte).sum())
 
 
 def test_every_damage_is_listed(data: Path) -> None:
@@ -182,21 +183,21 @@ def test_every_damage_is_listed(data: Path) -> None:
         flip(first, int(starts[sample]) + 512)
     second.unlink()
     os.truncate(third, int(starts[100]))
-    found = found_in(data)
-    assert [(d.shard, d.kind) for d in found.damages if d.shard == first.name] == [(first.name, "checksum")] * len(
+    report = report_on(data)
+    assert [(d.shard, d.kind) for d in report.damages if d.shard == first.name] == [(first.name, "checksum")] * len(
         {int(np.searchsorted(index.extent_first_sample, s, side="right")) for s in (3, 4, 17)}
     )
-    lost = {sample: key for d in found.damages for sample, key in zip(d.samples, d.keys, strict=True)}
+    lost = {sample: key for d in report.damages for sample, key in zip(d.samples, d.keys, strict=True)}
     assert {3, 4, 17} <= set(lost)
-    assert set(lost) == {3, 4, 17, *range(40, 80)} | {s for d in found.damages if d.kind == "cut" for s in d.samples}
+    assert set(lost) == {3, 4, 17, *range(40, 80)} | {s for d in report.damages if d.kind == "cut" for s in d.samples}
     assert [lost[3], lost[4], lost[17]] == ["0003", "0004", "0017"]
-    assert {d.kind for d in found.damages if d.shard == second.name} == {"missing"}
-    cut = [d for d in found.damages if d.shard == third.name]
+    assert {d.kind for d in report.damages if d.shard == second.name} == {"missing"}
+    cut = [d for d in report.damages if d.shard == third.name]
     assert {d.kind for d in cut} == {"cut"}
     assert set(range(100, 120)) <= {s for d in cut for s in d.samples}
-    assert found.num_damaged_samples == len(lost)
+    assert report.num_damaged_samples == len(lost)
     with pytest.raises(UsageError, match=r"shards are damaged too, first "):
-        repair_index(open_to_verify(data), found)
+        repair_index(open_to_verify(data), report)
 
 
 def test_lines_without_checksums(tmp_path: Path) -> None:
@@ -205,10 +206,10 @@ def test_lines_without_checksums(tmp_path: Path) -> None:
     _, starts, _ = locate(index, np.arange(index.num_samples))
     flip(path, int(starts[5]) + 2)  # another key: sound JSON, and another line than was indexed
     flip(path, int(starts[150]), 0xFF)  # no JSON
-    found = found_in(tmp_path)
-    assert [damage.kind for damage in found.damages] == ["checksum", "unreadable"]
-    assert 5 in found.damages[0].samples
-    assert found.damages[1].samples == (150,)
+    report = report_on(tmp_path)
+    assert [damage.kind for damage in report.damages] == ["checksum", "unreadable"]
+    assert 5 in report.damages[0].samples
+    assert report.damages[1].samples == (150,)
 
 
 def test_a_scan_finds_what_no_sample_holds(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_scan_finds_what_no_sample_holds(tmp_path: Path) -> None:
     write_index(tmp_path)
     with path.open("ab") as file:
         file.write(b'{"id": 200}\n')
-    (damage,) = found_in(tmp_path).damages
+    (damage,) = report_on(tmp_path).damages
     assert (damage.kind, damage.is_of_index) == ("changed", True)
     assert "the index has 200 samples, the shard 201" in damage.what
 
@@ -225,11 +226,11 @@ def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:
     old = write_index(data)
     write_tar(data / "train-000003.tar", [{"__key__": b"new", "txt": b"new"}])
     dataset = open_to_verify(data)
-    found = verify(dataset)
-    assert [(d.kind, d.shard) for d in found.damages] == [("unknown", "train-000003.tar")]
-    mended, left = repair_index(dataset, found)
+    report = verify(dataset)
+    assert [(d.kind, d.shard) for d in report.damages] == [("unknown", "train-000003.tar")]
+    mended, left = repair_index(dataset, report)
     assert left == []
-    assert found_in(data).damages == []
+    assert report_on(data).damages == []
     assert (mended.num_samples, mended.extent_checksum is not None) == (121, True)
     # What was known stays: ids, and the extents that states belong to.
     assert np.array_equal(mended.extent_end_byte[: old.num_extents], old.extent_end_byte)
@@ -244,7 +245,7 @@ def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
     assert left == []
     assert mended.columns[RECORD_CRCS][:120].tolist() == old.columns[RECORD_CRCS].tolist()
     flip(data / "train-000003.tar", 513)
-    assert [(d.kind, d.samples) for d in found_in(data).damages] == [("checksum", (120,))]  # its record has one, too
+    assert [(d.kind, d.samples) for d in report_on(data).damages] == [("checksum", (120,))]  # its record has one, too
     flip(data / "train-000003.tar", 513)
 
     labelled = replace(mended, columns={**mended.columns, "label": np.arange(121)})
@@ -269,15 +270,15 @@ def test_without_an_index_every_shard_that_cannot_be_scanned_is_listed(data: Pat
     flip(data / "train-000000.tar", 150)  # in the checksum of the first header
     flip(data / "train-000002.tar", 150)
     dataset = open_to_verify(data)
-    found = verify(dataset)
-    assert [(d.kind, d.shard, d.first_byte) for d in found.damages] == [
+    report = verify(dataset)
+    assert [(d.kind, d.shard, d.first_byte) for d in report.damages] == [
         ("unreadable", "train-000000.tar", 0),
         ("unreadable", "train-000002.tar", 0),
     ]
     assert dataset.opened is not None
     assert dataset.opened.index.num_samples == 40
     flip(data / "train-000001.tar", 150)
-    assert [damage.shard for damage in found_in(data).damages] == [f"train-00000{number}.tar" for number in range(3)]
+    assert [damage.shard for damage in report_on(data).damages] == [f"train-00000{number}.tar" for number in range(3)]
 
 
 def test_an_unreadable_index_is_made_again(data: Path) -> None:
@@ -285,11 +286,11 @@ def test_an_unreadable_index_is_made_again(data: Path) -> None:
     flip(data / "shoal.index", (data / "shoal.index").stat().st_size // 2)
     (data / "shoal.index").write_bytes((data / "shoal.index").read_bytes()[:-100])
     dataset = open_to_verify(data)
-    found = verify(dataset)
-    assert [(d.kind, d.shard) for d in found.damages] == [("index", "")]
-    mended, left = repair_index(dataset, found)
+    report = verify(dataset)
+    assert [(d.kind, d.shard) for d in report.damages] == [("index", "")]
+    mended, left = repair_index(dataset, report)
     assert (left, mended.num_samples) == ([], index.num_samples)
-    assert found_in(data).damages == []
+    assert report_on(data).damages == []
 
 
 def test_only_sound_shards_get_a_new_index(data: Path) -> None:
@@ -302,9 +303,9 @@ def test_only_sound_shards_get_a_new_index(data: Path) -> None:
     with (data / "a.jsonl").open("ab") as file:
         file.write(b"{no json\n")
     dataset = open_to_verify(data)
-    found = verify(dataset)
-    assert [damage.kind for damage in found.damages] == ["changed"]
-    _, left = repair_index(dataset, found)
+    report = verify(dataset)
+    assert [damage.kind for damage in report.damages] == ["changed"]
+    _, left = repair_index(dataset, report)
     assert [(damage.kind, damage.samples) for damage in left] == [("unreadable", (20,))]
     assert (data / "shoal.index").read_bytes() == before
 
@@ -314,11 +315,11 @@ def test_other_times_are_taken_over(data: Path) -> None:
     for path in data.glob("*.tar"):
         os.utime(path, ns=(1, 1))
     dataset = open_to_verify(data)
-    found = verify(dataset)
-    assert (found.damages, found.num_touched) == ([], 3)
-    mended, left = repair_index(dataset, found)
+    report = verify(dataset)
+    assert (report.damages, report.num_touched) == ([], 3)
+    mended, left = repair_index(dataset, report)
     assert (left, mended.fingerprint) == ([], index.fingerprint)
-    assert found_in(data).num_touched == 0
+    assert report_on(data).num_touched == 0
 
 
 def test_some_shards_by_name(data: Path) -> None:
@@ -351,19 +352,19 @@ def packed(directory: Path, name: str, *, count: int = 60) -> Path:
 def test_every_format_is_checked_with_and_without_checksums(tmp_path: Path, name: str) -> None:
     data = packed(tmp_path / "data", name)
     shards = sorted(path for path in data.iterdir() if path.name.startswith("shard"))
-    assert found_in(data).damages == []
-    assert found_in(data).num_by_parsing == 0
+    assert report_on(data).damages == []
+    assert report_on(data).num_by_parsing == 0
     index = load_index(str(data / "shoal.index"), store=LocalStore())
     for extent in (0, index.num_extents - 1):
         path = shards[int(index.extent_shard[extent])]
         good = path.read_bytes()
         flip(path, int(index.extent_first_byte[extent] + index.extent_end_byte[extent]) // 2, 0xFF)
-        damages = found_in(data).damages
+        damages = report_on(data).damages
         assert [(damage.kind, damage.shard) for damage in damages] == [("checksum", path.name)]
         path.write_bytes(good)
     save_index(replace(index, extent_checksum=None, columns={}), data / "shoal.index", store=LocalStore())
-    found = found_in(data)
-    assert (found.damages, found.num_by_checksum, found.num_by_parsing) == ([], 0, index.num_extents)
+    report = report_on(data)
+    assert (report.damages, report.num_by_checksum, report.num_by_parsing) == ([], 0, index.num_extents)
 
 
 @pytest.mark.drill
@@ -385,7 +386,7 @@ def test_no_byte_that_was_written_can_change_unseen(
         os.truncate(path, byte)
     else:
         path.write_bytes(path.read_bytes() + bytes([byte % 256]) * (1 + byte % 700))
-    damages = found_in(data).damages
+    damages = report_on(data).damages
     assert {damage.shard for damage in damages} == {path.name}
     if harm != "append":  # more lines may follow
         assert not any(damage.is_of_index for damage in damages)
@@ -395,10 +396,10 @@ def test_what_is_mended_is_known_as_it_is_now(tmp_path: Path) -> None:
     data = packed(tmp_path / "data", "parquet")
     (path,) = data.glob("shard*")
     path.write_bytes(2 * path.read_bytes())  # the second footer describes the first rows: the same samples
-    found = found_in(data)
-    assert [damage.kind for damage in found.damages] == ["changed"]
-    repair_index(open_to_verify(data), found)
-    assert found_in(data).damages == []
+    report = report_on(data)
+    assert [damage.kind for damage in report.damages] == ["changed"]
+    repair_index(open_to_verify(data), report)
+    assert report_on(data).damages == []
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other", "bytes", "circle", "column", "encoding"])
@@ -422,32 +423,32 @@ def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, 
     else:
         path.write_bytes(good.replace(b'"samples": ', b'"samples": 1'))
     before = (data / "shoal.index").read_bytes()
-    found = found_in(data)
-    assert [(damage.kind, damage.shard, damage.is_of_index) for damage in found.damages] == [
+    report = report_on(data)
+    assert [(damage.kind, damage.shard, damage.is_of_index) for damage in report.damages] == [
         ("index", "index.json", True)
     ]
     if harm == "cut":  # an index that is written elsewhere leaves what lies beside the shards as it is
-        mended, left = repair_index(open_to_verify(data), found, output=(str(tmp_path / "my.index"), LocalStore()))
+        mended, left = repair_index(open_to_verify(data), report, output=(str(tmp_path / "my.index"), LocalStore()))
         assert [damage.shard for damage in left] == ["index.json"]
         assert load_index(str(tmp_path / "my.index"), store=LocalStore()).fingerprint == mended.fingerprint
         assert path.read_bytes() == good[:-5]
-    repair_index(open_to_verify(data), found)
+    repair_index(open_to_verify(data), report)
     assert path.read_bytes() == good
     assert (data / "shoal.index").read_bytes() == before
-    assert found_in(data).damages == []
+    assert report_on(data).damages == []
 
 
 def test_a_shard_more_gets_into_both_indexes(tmp_path: Path) -> None:
     data = packed(tmp_path / "data", "mds", count=300)
     first = min(data.glob("shard*"))
     (data / "shard-000099.mds").write_bytes(first.read_bytes())
-    found = found_in(data)
-    assert [damage.kind for damage in found.damages] == ["unknown"]
-    mended, left = repair_index(open_to_verify(data), found)
+    report = report_on(data)
+    assert [damage.kind for damage in report.damages] == ["unknown"]
+    mended, left = repair_index(open_to_verify(data), report)
     assert left == []
     shards = json.loads((data / "index.json").read_text())["shards"]
     assert [shard["raw_data"]["basename"] for shard in shards] == list(mended.shard_names)
-    assert found_in(data).damages == []
+    assert report_on(data).damages == []
 
 
 def test_a_link_that_leads_nowhere_is_a_missing_shard(tmp_path: Path) -> None:
@@ -456,14 +457,14 @@ def test_a_link_that_leads_nowhere_is_a_missing_shard(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to("nowhere")
     flip(min(data.glob("shard*")), 3)
-    assert [damage.kind for damage in found_in(data).damages] == ["checksum", "missing"]
+    assert [damage.kind for damage in report_on(data).damages] == ["checksum", "missing"]
 
 
 def test_shards_far_away_are_checked_as_near_ones(data: Path) -> None:
     write_index(data)
     flip(data / "train-000001.tar", 600)
     with RangeServer(data) as server:
-        found = verify(open_to_verify(f"{server.url}/train-00000{{0..2}}.tar", index=f"{server.url}/shoal.index"))
-    assert [(damage.kind, damage.shard, damage.first_byte) for damage in found.damages] == [
+        report = verify(open_to_verify(f"{server.url}/train-00000{{0..2}}.tar", index=f"{server.url}/shoal.index"))
+    assert [(damage.kind, damage.shard, damage.first_byte) for damage in report.damages] == [
         ("checksum", "train-000001.tar", 0)
     ]

@@ -27,13 +27,13 @@ def flipped(tmp_path: Path) -> Dataset:
     """A dataset with checksums, one byte of whose sample 55 was flipped after they were taken; nobody knows."""
     ds = open_finely(write_tars(tmp_path / "data", [30, 40]))
     opened = ds.stream.opened
-    found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
+    checksums = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
     path = Path(opened.paths[1])
     data = bytearray(path.read_bytes())
     data[data.index(b"0055.bin") + 700] ^= 1
     path.write_bytes(data)
     opened.store.close()  # which forgets the file as it was
-    made = described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    made = described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=checksums)))
     return accepted(made)
 
 
@@ -87,8 +87,8 @@ def test_without_it_files_are_believed(flipped: Dataset) -> None:
 def test_sound_data_come_as_ever(order: Any, far: bool, tmp_path: Path) -> None:
     ds = open_finely(write_tars(tmp_path / "data", [30, 40]))
     opened = ds.stream.opened
-    found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
-    sound = described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    checksums = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
+    sound = described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=checksums)))
     for limit in (None, 100_000):
         verified = ordered(verifying(sound, far=far, memory_limit_bytes=limit), order)
         assert ids_of(verified) == verified.ids().tolist()
