@@ -82,7 +82,9 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
             return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
         return ThreadChoice(None, "one thread: no stage decodes images, audio or video, or tokenizes")
     only_tokens = all(_tokenizes(stage) for stage in stages[:num_gain] if _gains(stage))
-    processors, is_free = _processors_of_rank(), only_tokens or decodes_without_lock()
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")  # the ranks that torchrun started on this machine
+    processors = max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
+    is_free = only_tokens or decodes_without_lock()
     num_threads = min(processors, _MOST_LOCK_FREE if is_free else _MOST_THREADS)
     why = f"{processors} processors for this rank, and "
     why += (
@@ -99,12 +101,6 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
 
 def _counted(num_threads: int) -> str:
     return "one thread" if num_threads == 1 else f"{num_threads} threads"
-
-
-def _processors_of_rank() -> int:
-    """Return the processors of this process, divided among the ranks that torchrun started on this machine."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
 
 
 def _gains(stage: Stage) -> bool:

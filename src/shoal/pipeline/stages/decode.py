@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.arguments import as_flag, with_type
@@ -93,7 +94,8 @@ class Decode(Stage):
         return f"decode({', '.join(arguments)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _decode, (self._specs, self._allow_pickle, self._features, self._size)
+        make = partial(Decode, allow_pickle=self._allow_pickle, features=self._features, size=self._size)
+        return make, (self._specs,)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with decoded fields."""
@@ -132,12 +134,3 @@ class Decode(Stage):
     def _is_own(self, name: str) -> bool:
         """True if no user function decodes this field."""
         return name in self._of_features or decoder_for(name, self._functions) is None
-
-
-def _decode(
-    specs: Sequence[str | Mapping[str, Decoder]],
-    allow_pickle: bool,  # noqa: FBT001
-    features: Mapping[str, Any] | None,
-    size: tuple[int, int] | None,
-) -> Decode:
-    return Decode(specs, allow_pickle=allow_pickle, features=features, size=size)

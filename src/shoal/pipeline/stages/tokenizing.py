@@ -135,7 +135,7 @@ class Tokenize(Stage):
         except TypeError:  # its message does not name the text
             self._refuse_half_characters(text)
             raise
-        return np.array(tokens, dtype=_kind(encoder))
+        return np.array(tokens, dtype=np.uint16 if encoder.get_vocab_size() <= 1 << 16 else np.int32)
 
     def _refuse_half_characters(self, text: str) -> None:
         """Raise `FieldError` for half a surrogate pair, which JSON can hold and UTF-8 cannot."""
@@ -237,7 +237,3 @@ def _identity(data: bytes) -> str:
         parts = {name: value for name, value in parts.items() if name not in ("truncation", "padding")}
     text = json.dumps(parts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=_IDENTITY_BYTES).hexdigest()
-
-
-def _kind(encoder: Any) -> type[np.generic]:
-    return np.uint16 if encoder.get_vocab_size() <= 1 << 16 else np.int32

@@ -9,8 +9,7 @@ from shoal.order.position_subsets import NO_GAPS
 from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Packing
 from shoal.order.state_dict import LENGTHS, PACKED, State
-from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences

@@ -17,8 +17,7 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
-from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
+from shoal.pipeline.sequence_arrays import EXTRAS, PaddedFields, SequenceFields
 from shoal.pipeline.stages.stage import Stage
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import Selection
