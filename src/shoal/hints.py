@@ -62,7 +62,7 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> str:
     """Return the message of an `AttributeError`, with the closest public name.
 
-    Raise the error without ``obj=``, for which Python would print a suggestion of its own.
+    Raise the error without ``obj=``: with it, Python would print a suggestion of its own.
 
     >>> no_attribute("module 'shoal'", "opne", ["open", "mix"])
     "module 'shoal' has no attribute 'opne'; did you mean 'open'?"

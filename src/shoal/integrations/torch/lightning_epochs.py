@@ -67,7 +67,7 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
 
 
 def meet_lightning(loader: Sized) -> int | None:
-    """If Lightning calls, let it load pending states of loaders; return the length at which it ends every epoch.
+    """If Lightning calls, let it load pending states of loaders; return its length of every epoch.
 
     Lightning loads states of a checkpoint when it sets loaders up. But if ``configure_optimizers`` reads
     ``trainer.estimated_stepping_batches``, it sets loaders up before it reads the checkpoint, and never loads their
@@ -103,7 +103,7 @@ def _calling_loop() -> Any:
 
 
 def _limit_of(loop: Any, loader: Sized) -> int | None:
-    """Return the batches after which Lightning ends every epoch; None if the user, or nothing, limits them."""
+    """Return Lightning's number of batches for every epoch; None if the user, or nothing, limits it."""
     if loop.trainer.limit_train_batches != 1.0:
         return None
     combined = loop._combined_loader  # noqa: SLF001  # it reads lengths again, but keeps the first ones

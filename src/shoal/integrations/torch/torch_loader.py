@@ -305,7 +305,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     def name_epoch(self, epoch: int, num_batches: int | None = None) -> None:
         """Begin at the start of an epoch as a framework counts it; see `StepSampler.set_epoch`.
 
-        ``num_batches`` is the number of batches after which the framework ends every epoch.
+        ``num_batches`` is the framework's number of batches for every epoch.
         """
         loaded = self.dataset.stream.cursor.loaded_epoch
         if loaded is not None:

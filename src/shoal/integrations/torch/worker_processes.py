@@ -115,12 +115,8 @@ class Workers:
     def begin(self, spec: IteratorSpec, is_stopped: Callable[[], bool]) -> None:
         """Begin the batches of this pass; remaining batches of an earlier pass are dropped.
 
-        Raises
-        ------
-        WorkerError
-            The system refuses to start workers, or a worker ended.
-        StoppedError
-            ``is_stopped`` returned True meanwhile.
+        Raises `WorkerError` if the system refuses to start workers, or a worker ended; `StoppedError` if ``is_stopped``
+        returned True meanwhile.
         """
         self._tasks.spec = spec
         try:
@@ -137,10 +133,7 @@ class Workers:
     def next(self) -> WorkerBatch:
         """Return the result of the next task; raise `StopIteration` after the last.
 
-        Raises
-        ------
-        WorkerError
-            A worker ended, or did not answer in time.
+        Raises `WorkerError` if a worker ended, or did not answer in time.
         """
         try:
             with seen_ends(self._iterator):

@@ -26,10 +26,7 @@ from shoal.processes.start_methods import existing_main
 def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool]) -> Any:
     """Return torch's iterator over a loader after its workers have started.
 
-    Raises
-    ------
-    StoppedError
-        ``is_stopped`` returned True meanwhile; another thread ends the started workers.
+    Raises `StoppedError` if ``is_stopped`` returned True meanwhile; another thread then ends the started workers.
     """
     if is_fork:  # takes milliseconds; and Python advises against forks in other threads
         with _children_unseen():

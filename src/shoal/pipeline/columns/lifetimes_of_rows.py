@@ -120,6 +120,6 @@ def _most_at_once(
     arriving: NDArray[np.float64],
     departing: NDArray[np.float64],
 ) -> float:
-    """Return by how many rows memory grows at most, given the samples and rows at which units arrive and depart."""
+    """Return the largest growth of memory in rows, from the samples and rows of units that arrive and depart."""
     gone = np.concatenate([[0.0], np.cumsum(departing)])[np.searchsorted(departures, arrivals)]
     return float((np.cumsum(arriving) - gone).max(initial=0))

@@ -57,9 +57,8 @@ class Decode(Stage):
         if size is not None and not any(isinstance(spec, str) and may_resize(spec) for spec in specs):
             msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
             meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
-            raise UsageError(
-                msg, hint=meant + 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
-            )
+            hint = 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
+            raise UsageError(msg, hint=meant + hint)
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
         self._functions: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
