@@ -1,4 +1,4 @@
-"""Samples that are left out: damaged ones that a run meets, and the entries of a quarantine file.
+"""Samples that are left out: damaged samples that a run meets, and the entries of a quarantine file.
 
 A run counts and lists them, and records them for a later run. A quarantine file has one JSON object per line: the
 fingerprint of the dataset, the sample id, shard and byte, and the error. Several datasets may share a file.

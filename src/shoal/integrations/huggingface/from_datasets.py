@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.integrations.huggingface.arrow_tables import (
-    Stored,
-    datasets_library,
-    refuse_decoding,
-    refused,
-    stored_rows,
-)
+from shoal.integrations.huggingface.arrow_tables import Stored, datasets_library, refuse_decoding, refused, stored_rows
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 
@@ -43,12 +37,7 @@ _BUILDERS = {
 }
 
 
-def from_hf(
-    dataset: Any,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: Any = None,
-) -> Dataset:
+def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None, cache: Any = None) -> Dataset:
     """Open the rows of a Hugging Face dataset in place, as a shoal dataset like any other.
 
     It has exactly the rows of the argument, in the order of their files: use `Dataset.shuffle`, since the shuffled

@@ -114,7 +114,7 @@ _VIEWS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "persistent_workers": lambda _: False,
         "timeout": lambda _: 0,
         **dict.fromkeys(("worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor"), lambda _: None),
-    },
+    }
 }
 
 

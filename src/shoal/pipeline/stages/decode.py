@@ -111,13 +111,13 @@ class Decode(Stage):
                     decoded[name] = decoder(bytes(value))
             except Exception as error:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
-                what = f"the field {name!r}{size}"
+                label = f"the field {name!r}{size}"
                 if not isinstance(error, NO_DAMAGE) and self._is_own(name):
                     stored = value.get("bytes") if isinstance(value, dict) else value
                     if pointer := pointer_in(bytes(stored)) if isinstance(stored, bytes | memoryview) else None:
-                        raise FieldError(what, f"{pointer[1]}, and write the shard again") from ValueError(pointer[0])
-                    raise FieldError(what, 'decode({"suffix": function}) decodes fields otherwise') from error
-                error.add_note(f"shoal: decoding {what}")
+                        raise FieldError(label, f"{pointer[1]}, and write the shard again") from ValueError(pointer[0])
+                    raise FieldError(label, 'decode({"suffix": function}) decodes fields otherwise') from error
+                error.add_note(f"shoal: decoding {label}")
                 raise
         return decoded
 

@@ -92,7 +92,7 @@ class Filter(Stage):
 
 
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
-    """Yield the filters among stages, the filters of each part included."""
+    """Yield the filters among stages and in the stages of each part."""
     return (stage for stage in each_stage(stages) if isinstance(stage, Filter))
 
 
