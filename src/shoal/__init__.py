@@ -16,14 +16,14 @@
 #
 #   peers/       in which order do other loaders read?
 #   verify/      is the stored data sound?             pack/       how are shards made?
-#   live/        what comes from a source without an end?
+#   live/        which samples come from a source without an end?
 #   integrations/  which frameworks consume it?        testing/    how do users test their own code?
 #   tools/       audits, plans and pages               cli/        how is it run from a shell?
 #
 # No module inside imports this file. It needs only numpy and the standard library; tests/test_layers.py enforces both.
 #
-# Names are imported on first use: their modules take twice as long to import as numpy, and `import shoal` should cost
-# a script nothing that it does not use.
+# Names are imported on first use: their modules take twice as long to import as numpy, and a script should not pay for
+# modules that it does not use.
 
 from __future__ import annotations as _annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that are texts, names, flags or one of some words: converted, or refused with a remedy."""
+"""Arguments of users (texts, names, flags, choices, sequences): converted, or refused with a remedy."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def as_text(what: str, value: object, *, hint: str = "") -> str:
 
 
 def as_texts(verb: str, values: Sequence[Any]) -> tuple[str, ...]:
-    """Return the texts that a verb was called with, one by one, or raise an error that shows the right call.
+    """Return the texts in the arguments of a verb, or raise an error that shows the right call.
 
     >>> as_texts("columns", ("image", "label"))
     ('image', 'label')
     """
     for value in values:
         several: Any = value if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) else ()
-        names = [*map(str, several)] if all(isinstance(each, str) for each in several) else []
+        names = [*map(str, several)] if all(isinstance(name, str) for name in several) else []
         example = ", ".join(map(repr, names)) or "'image', 'label'"
         as_text(f"{verb}() takes names one by one: each", value, hint=f"{verb}({example})")
     return tuple(str(value) for value in values)
 
 
 def as_choice(what: str, value: Any, choices: Sequence[Any], *, hint: str = "") -> Any:
-    """Return a value that is one of some texts (or None), or raise an error that lists them.
+    """Return a value that is among the choices (texts or None), or raise an error that lists them.
 
     >>> as_choice("remainder", "pad", ("keep", "pad", "drop"))
     'pad'
@@ -60,7 +60,7 @@ def as_choice(what: str, value: Any, choices: Sequence[Any], *, hint: str = "") 
 
 
 def as_flag(what: str, value: object, *, hint: str = "") -> bool:
-    """Return True or False, or raise an error: a text such as "false" would be true.
+    """Return True or False, or raise an error: Python takes a text such as "false" for true.
 
     >>> as_flag("filter(refill=)", True)
     True
@@ -71,7 +71,7 @@ def as_flag(what: str, value: object, *, hint: str = "") -> bool:
 
 
 def as_sequence(what: str, values: Any) -> tuple[Any, ...]:
-    """Return the elements of a list, tuple or array, or raise an error for a text and for a single value.
+    """Return the elements of a list, tuple or array, or raise an error for a text or a single value.
 
     >>> as_sequence("buckets", [64, 128])
     (64, 128)
@@ -79,8 +79,5 @@ def as_sequence(what: str, values: Any) -> tuple[Any, ...]:
     if isinstance(values, Sequence | np.ndarray | range) and not isinstance(values, str | bytes):
         return tuple(values)
     msg = f"{what} takes a list; got {with_type(values)}"
-    raise UsageError(msg, hint="a single value is a list of one: [value]" if _is_single(values) else "")
-
-
-def _is_single(value: object) -> bool:
-    return isinstance(value, str | SupportsIndex | float)
+    is_single = isinstance(values, str | SupportsIndex | float)
+    raise UsageError(msg, hint="a single value is a list of one: [value]" if is_single else "")

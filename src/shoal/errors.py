@@ -3,20 +3,20 @@
 ::
 
     ShoalError
-    ├── UsageError            an argument or a combination of arguments that cannot be carried out (also a ValueError)
+    ├── UsageError            an argument or a combination of arguments that is impossible (also a ValueError)
     │   ├── SourceError       a source that names no shards, or shards of unknown format
     │   └── NoSampleError     a sample id beyond the dataset (also an IndexError)
     ├── StateError            a state that does not belong to this dataset, order or version (also a ValueError)
-    ├── IndexFileError        an index file that cannot be read, or does not describe the shards it is used for
-    ├── ShardError            a shard that does not hold what its format or its index says; knows shard and byte
+    ├── IndexFileError        an index file that cannot be read, or describes other shards
+    ├── ShardError            a shard whose bytes contradict its format or its index; knows shard and byte
     ├── StorageError          bytes that could not be read: missing, short, forbidden, unreachable (also an OSError)
-    │   └── ForkError         a stream used in a forked child of the process that opened it, where that is not safe
+    │   └── ForkError         an unsafe use of a stream in a forked child of the process that opened it
     └── WorkerError           a worker process that ended or did not answer in time (also a RuntimeError)
 
-    ShuffleWarning            (a UserWarning) the order is carried out, but mixes less or reads more than usually wanted
+    ShuffleWarning            (a UserWarning) an order that mixes less or reads more than usual
 
-The message says what was expected and what was found; ``hint`` says what to do about it and is printed on a line of
-its own. Errors cross process boundaries, so each one pickles with all of its attributes.
+The message names the expected and the actual state; ``hint``, printed on a line of its own, names a remedy. Errors
+cross process boundaries: each pickles with all of its attributes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ShoalError(Exception):
 
 
 class UsageError(ShoalError, ValueError):
-    """An argument, or a combination of arguments, that cannot be carried out."""
+    """An argument, or a combination of arguments, that is impossible."""
 
 
 class SourceError(UsageError):
@@ -70,14 +70,14 @@ class StateError(ShoalError, ValueError):
 
 
 class IndexFileError(ShoalError):
-    """An index file that cannot be read, or does not describe the shards it is used for."""
+    """An index file that cannot be read, or describes other shards."""
 
 
 class ShardError(ShoalError):
-    """A shard that does not hold what its format or its index says.
+    """A shard whose bytes contradict its format or its index.
 
-    ``shard`` is the shard's name, ``byte`` the first byte of the shard at which the mismatch shows (None if it concerns
-    the shard as a whole).
+    ``shard`` is the shard's name, ``byte`` the first wrong byte of the shard (None if the error concerns the whole
+    shard).
     """
 
     def __init__(self, message: str, *, shard: str, byte: int | None = None, hint: str = "") -> None:
@@ -91,10 +91,10 @@ class StorageError(ShoalError, OSError):
     """Bytes that could not be read: missing, short, forbidden or unreachable.
 
     ``transient`` means that a retry may well succeed (a refused or broken connection, a time-out, 429 or 5xx, a short
-    or wrong body); ``retry_after_seconds`` is the delay that the server asked for, if any. An error that is not
-    transient may still be worth ``worth_attempts`` attempts in all: one of several servers behind a name may show
-    another version of an object. Attempts are counted together only if their ``evidence`` is equal. ``unmet``: no
-    connection was made and this server has never answered; it may not exist.
+    or wrong body); ``retry_after_seconds`` is the server's delay, if any. Other errors may still be worth
+    ``worth_attempts`` attempts in all: one of several servers behind a name may have another version of an object. Only
+    attempts with equal ``evidence`` count together. ``unmet`` means that the connection failed and the server has never
+    answered; it may not exist.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class StorageError(ShoalError, OSError):
 
 
 class ForkError(StorageError):
-    """A stream used in a forked child of the process that opened it, where that is not safe."""
+    """An unsafe use of a stream in a forked child of the process that opened it."""
 
 
 class WorkerError(ShoalError, RuntimeError):
@@ -125,7 +125,7 @@ class WorkerError(ShoalError, RuntimeError):
 
 
 class ShuffleWarning(UserWarning):
-    """The order is carried out as requested, but mixes less or reads more than is usually wanted."""
+    """An order that mixes less or reads more than usual."""
 
 
 def _rebuild(kind: type[ShoalError], args: tuple[object, ...], state: dict[str, object]) -> ShoalError:

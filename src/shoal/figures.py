@@ -104,7 +104,7 @@ def lacking(count: int, thing: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a duration with the precision that matters.
+    """Format a duration in ms, s, min or h.
 
     >>> format_seconds(0.0123), format_seconds(12.3), format_seconds(75), format_seconds(7275)
     ('12 ms', '12.3 s', '1:15 min', '2:01 h')
@@ -124,8 +124,8 @@ def format_seconds(seconds: float) -> str:
 def exact_number(value: object) -> Fraction:
     """Return a number exactly as it is written: an integer, a float, a fraction, or a text of one.
 
-    The number is bounded before it is computed: ``1e999999999`` has eleven characters, and would take 400 MB. A
-    `Fraction` is returned as it is.
+    The limit applies before the computation: ``1e999999999`` has eleven characters, and would take 400 MB. A `Fraction`
+    is returned unchanged.
 
     >>> exact_number(".1"), exact_number(0.1), exact_number("2/3")
     (Fraction(1, 10), Fraction(1, 10), Fraction(2, 3))
@@ -140,7 +140,7 @@ def exact_number(value: object) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool):
-        raise ValueError("a truth value is no number")  # noqa: TRY004  # as for every other value that is no number
+        raise ValueError("a truth value is no number")  # noqa: TRY004  # the error of every value that is no number
     is_long = isinstance(value, int) and value.bit_length() > MOST_DIGITS * math.log2(10)
     text = "" if is_long else str(value).strip()
     exponents = [part.lstrip("+-").lstrip("0") or "0" for part in _EXPONENT.findall(text)]
@@ -153,7 +153,7 @@ def exact_number(value: object) -> Fraction:
 
 
 def shown(value: object) -> str:
-    """Return a value for an error, in at most 80 characters, even if Python refuses to write all of its digits.
+    """Return a value for an error, in about 80 characters, also if Python refuses to write all of its digits.
 
     >>> shown("web"), shown("9" * 5000)[-28:], shown(10**5000)
     ("'web'", '999... (5,002 characters)', 'a number of 16,610 bits')

@@ -1,4 +1,4 @@
-"""Hints shared by several errors: the name that was probably meant, and the command that installs or fetches."""
+"""Hints of several errors: the closest name, and commands that install libraries or fetch files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SKIP_HINT = 'reading(on_error="skip") leaves out such samples'
 _LIKE_ENOUGH = 0.6
 
 MOST_POINTER_BYTES = 1024
-"""No pointer (see `pointer_in`) has more bytes."""
+"""The size limit of a pointer (see `pointer_in`)."""
 POINTER_BEGINNINGS = (b"version https:/", b"/annex/objects/")
-"""The first 15 bytes of a pointer, for a look that costs less than `pointer_in`; a text may begin with them too."""
+"""The first 15 bytes of a pointer, for a check that costs less than `pointer_in`; a text may begin with them too."""
 _POINTERS = (
     ("Git LFS", "git lfs pull", re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/")),
     ("git-annex", "git annex get", re.compile(rb"/annex/objects/[^\n/]")),
@@ -41,7 +41,7 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "tokens": "tokenizers",
     "json": "msgspec",
 }
-"""What each extra of shoal installs, as pip takes it."""
+"""The libraries of each extra of shoal, as arguments of pip."""
 
 
 def did_you_mean(given: object, known: Iterable[object]) -> str:
@@ -60,19 +60,19 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> str:
-    """Return the message of an `AttributeError`, with the public name that is closest.
+    """Return the message of an `AttributeError`, with the closest public name.
 
-    The error is raised without ``obj=``, for which Python would print a suggestion of its own.
+    Raise the error without ``obj=``: with it, Python would print a suggestion of its own.
 
     >>> no_attribute("module 'shoal'", "opne", ["open", "mix"])
     "module 'shoal' has no attribute 'opne'; did you mean 'open'?"
     """
-    closest = did_you_mean(name, (each for each in known if not each.startswith("_"))).rstrip()
+    closest = did_you_mean(name, (public for public in known if not public.startswith("_"))).rstrip()
     return f"{owner} has no attribute {name!r}" + (f"; {closest}" if closest and not name.startswith("_") else "")
 
 
 def pip_install(extra: str, *, upgrade: bool = False) -> str:
-    """Return the command that installs the libraries of an extra, by their own names, which works in a checkout.
+    """Return the command that installs the libraries of an extra by name, so that it works in a checkout.
 
     >>> pip_install("parquet")
     "pip install pyarrow (or 'shoal[parquet]')"
@@ -81,9 +81,9 @@ def pip_install(extra: str, *, upgrade: bool = False) -> str:
 
 
 def pointer_in(data: bytes) -> tuple[str, str] | None:
-    r"""Return a message and a hint for a file that only points to content that Git LFS or git-annex has to fetch.
+    r"""Return a message and a hint for a pointer of Git LFS or git-annex to content that it has to fetch; else None.
 
-    ``data`` are all bytes of the file. None if it is no such pointer.
+    ``data`` are all bytes of the file.
 
     >>> pointer_in(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")[0]
     'this is a pointer of Git LFS, and not the 12,345 bytes it stands for'

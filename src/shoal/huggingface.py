@@ -1,12 +1,12 @@
-"""Public interface for Hugging Face: ``datasets`` in both directions, wherever it can be exact, and the Trainer.
+"""Public interface for Hugging Face: exact conversion from and to ``datasets``, and positions for the Trainer.
 
-Their libraries are imported only when one of these functions is called.
+Each function imports the libraries of Hugging Face when it is called.
 """
 
 from __future__ import annotations
 
 from shoal.integrations.huggingface.from_datasets import from_hf
+from shoal.integrations.huggingface.position_saver import position_saver
 from shoal.integrations.huggingface.to_datasets import to_hf
-from shoal.integrations.transformers.position_saver import position_saver
 
 __all__ = ["from_hf", "position_saver", "to_hf"]

@@ -1,4 +1,4 @@
-"""Packages whose names are imported on first use, so that importing the package costs nothing that is not used."""
+"""Packages that import their names on first use, so that importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562).
 
-    ``modules`` maps each module to the names it gives, separated by spaces. A module without names is given itself, by
-    the last part of its own name; ``name=other`` gives what the module calls ``other``.
+    ``modules`` maps each module to its public names, separated by spaces; ``name=other`` is ``other`` of the module. A
+    module without names is itself public, by the last part of its name.
     """
     homes: dict[str, tuple[str, str]] = {}
     for module, names in modules.items():
@@ -25,12 +25,12 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
 
     def find(name: str) -> Any:
         if name not in homes:
-            # Not imported before: hints need difflib, which costs time that `import shoal` must not take.
+            # Not imported before: hints need difflib, which would make `import shoal` slower.
             msg = import_module("shoal.hints").no_attribute(f"module {package!r}", name, namespace["__all__"])
             raise AttributeError(msg)
         module, own = homes[name]
-        found = import_module(module)
-        namespace[name] = getattr(found, own) if own else found  # so that it is looked up only once
+        imported = import_module(module)
+        namespace[name] = getattr(imported, own) if own else imported  # so that it is looked up only once
         return namespace[name]
 
     return find, lambda: sorted(namespace["__all__"])

@@ -1,4 +1,4 @@
-"""Public interface to shuffle quality: audits of the ids emitted by any loader, and the quality a dataset predicts."""
+"""Public interface to shuffle quality: audits of the ids from any loader, and predictions for a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of the source of each position of a mixture, for `shoal.mix(choice=)`; and the mixture itself."""
+"""Rules that choose the source of each position of a mixture, for `shoal.mix(choice=)`; and the mixture itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orders in which a dataset can be shuffled, each usable alone over a plain array of samples per chunk.
+"""The orders of a shuffled dataset, each also usable alone over a plain array of samples per chunk.
 
 >>> import numpy as np
 >>> order = Window(chunks=256, num_canonical_nodes=16).bind(np.full(10_000, 100), seed=0, epoch=0)

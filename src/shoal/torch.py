@@ -1,4 +1,4 @@
-"""Public interface for torch: loaders and datasets that yield tensors, on any number of ranks and workers.
+"""Public interface for torch: loaders and datasets of tensors, on any number of ranks and workers.
 
 `import shoal` does not import torch; this module does.
 """

@@ -82,6 +82,6 @@ def test_workers_make_so_many_batches_ahead(prefetch_factor: int, tars: Dataset)
     iterator = iter(loader)
     next(iterator)
     made: Any = iterator
-    torchs = made._source._workers._made
+    torchs = made._source._workers._iterator
     assert torchs._send_idx == 2 * prefetch_factor + 1  # one was received, and another asked for
     iterator.close()

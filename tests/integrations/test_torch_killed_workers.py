@@ -31,7 +31,7 @@ def kill(workers: Any) -> None:
 
 
 def workers_of(iterator: Any) -> Any:
-    return iterator._source._workers._made._workers
+    return iterator._source._workers._iterator._workers
 
 
 def loader_of(tars: Dataset, method: str, **options: Any) -> DataLoader:
@@ -53,8 +53,8 @@ def test_a_kill_between_two_passes_is_raised_by_the_second(method: str, tars: Da
     loader = loader_of(tars, method, persistent_workers=True)
     for _ in loader:
         pass
-    assert loader._staying is not None
-    kill(loader._staying._made._workers)
+    assert loader._kept_workers is not None
+    kill(loader._kept_workers._iterator._workers)
     with pytest.raises(WorkerError, match=r"worker 0 of 2 .* was ended by SIGKILL"):
         list(loader)
     loader.close()

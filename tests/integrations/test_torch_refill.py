@@ -101,7 +101,7 @@ def test_samples_of_tensors_arrive_as_they_are(num_workers: int, tars: Dataset) 
 
 
 def test_other_loaders_are_refused(tars: Dataset) -> None:
-    with pytest.raises(UsageError, match="other loaders keep it apart"):
+    with pytest.raises(UsageError, match="other loaders keep apart"):
         IterableDataset(part(tars))
 
 

@@ -29,9 +29,8 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.source_reading import divided_limits
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault
-from shoal.testing.delivery import Exchange
 from shoal.testing.faults import FaultKind
-from shoal.testing.range_server import RangeServer
+from shoal.testing.range_server import Exchange, RangeServer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),

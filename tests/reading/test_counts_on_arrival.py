@@ -21,8 +21,7 @@ from shoal.reading.schedule.units import UnitRead
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
-from shoal.testing.delivery import Exchange
-from shoal.testing.range_server import RangeServer
+from shoal.testing.range_server import Exchange, RangeServer
 
 NUM_SAMPLES, SAMPLE_BYTES = 2000, 900
 

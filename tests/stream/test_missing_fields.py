@@ -54,7 +54,7 @@ def batches(sources: dict[str, Dataset], **arguments: Any) -> Dataset:
 @pytest.mark.parametrize("kind", DECLARING)
 def test_other_fields_are_refused_before_anything_is_read(kind: str, make: Make) -> None:
     ds = batches({"a": make(kind, "x", "y"), "b": make(kind, "x", "z"), "c": make("jsonl", "w")})
-    message = r"'a' has no field 'z', which 'b' has: .*\n.*\.columns\('x'\) keeps what all have; mix\(missing="
+    message = r"'a' has no field 'z', which 'b' has: .*\n.*\.columns\('x'\) keeps common fields; mix\(missing="
     with pytest.raises(UsageError, match=message):
         iter(ds)
     with pytest.raises(UsageError, match="'a' has no field 'z'"):

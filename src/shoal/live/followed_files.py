@@ -272,7 +272,7 @@ class FollowedFiles(LiveSource):
         begun = [state for state in states if state["at"] is not None]
         if not begun:
             return states[0], []
-        furthest = {**max(begun, key=_reached), "files": {}}
+        furthest: dict[str, Any] = {**max(begun, key=_position), "files": {}}
         for state in states:
             furthest["files"] |= state["files"]
         self._fingerprints = furthest["files"]
@@ -322,5 +322,5 @@ def samples_at(dataset: Dataset, records: Sequence[int]) -> Iterator[Any]:
     return Iteration(chosen.partition(rank=0, world_size=1).stream.iterator_spec())
 
 
-def _reached(state: Any) -> tuple[FileKey, float]:
+def _position(state: Any) -> tuple[FileKey, float]:
     return FileKey(*state["at"]), float("inf") if state["record"] < 0 else state["record"]

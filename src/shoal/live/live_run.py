@@ -12,9 +12,8 @@ from typing import Any
 
 from shoal.arguments import as_flag
 from shoal.errors import StateError
-from shoal.live.kept_contents import kept, restored
 from shoal.live.live_source import EndOfSourceError, LiveCounters, LiveSource, Sharing
-from shoal.live.live_state import VERSION, check_same_stream, own_state, sealed, states_of_run
+from shoal.live.live_state import VERSION, check_same_stream, kept, own_state, restored, sealed, states_of_run
 from shoal.live.shuffle_buffer import BufferSize, Held, ShuffleBuffer
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_fields import LIVE

@@ -96,7 +96,10 @@ class ShuffleBuffer:
 
     def pick(self) -> Held:
         """Release a random sample; the buffer must not be empty."""
-        self._close_hole()
+        if self.hole is not None:
+            last = self.held.pop()
+            if self.hole < len(self.held):
+                self.held[self.hole] = last
         slot = self._draw(self.steps) * len(self.held) >> 32
         self.steps += 1
         self.hole = slot
@@ -116,13 +119,6 @@ class ShuffleBuffer:
         if hole is not None and hole <= len(self.held):
             self.held.insert(hole, Held(None, None))
             self.hole = hole
-
-    def _close_hole(self) -> None:
-        if self.hole is not None:
-            last = self.held.pop()
-            if self.hole < len(self.held):
-                self.held[self.hole] = last
-            self.hole = None
 
     def _draw(self, step: int) -> int:
         """Return 32 random bits for a step."""

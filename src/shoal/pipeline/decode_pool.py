@@ -81,8 +81,10 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
         if any(map(_gains, stages)):
             return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
         return ThreadChoice(None, "one thread: no stage decodes images, audio or video, or tokenizes")
-    only_tokens = all(_tokenizes(stage) for stage in stages[:num_gain] if _gains(stage))
-    processors, is_free = _processors_of_rank(), only_tokens or decodes_without_lock()
+    only_tokens = all(isinstance(part, Tokenize) for part in each_stage(stages[:num_gain]) if _gains(part))
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")  # the ranks that torchrun started on this machine
+    processors = max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
+    is_free = only_tokens or decodes_without_lock()
     num_threads = min(processors, _MOST_LOCK_FREE if is_free else _MOST_THREADS)
     why = f"{processors} processors for this rank, and "
     why += (
@@ -101,28 +103,14 @@ def _counted(num_threads: int) -> str:
     return "one thread" if num_threads == 1 else f"{num_threads} threads"
 
 
-def _processors_of_rank() -> int:
-    """Return the processors of this process, divided among the ranks that torchrun started on this machine."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
-
-
 def _gains(stage: Stage) -> bool:
-    return any(
-        isinstance(each, Tokenize) or (isinstance(each, Decode) and each.has_media) for each in each_stage([stage])
-    )
-
-
-def _tokenizes(stage: Stage) -> bool:
-    """Return True if tokenizing is all that gains in this stage."""
-    return all(isinstance(each, Tokenize) for each in each_stage([stage]) if _gains(each))
+    parts = each_stage([stage])
+    return any(isinstance(part, Tokenize) or (isinstance(part, Decode) and part.has_media) for part in parts)
 
 
 def _is_own(stage: Stage) -> bool:
-    own = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing)
-    return all(
-        not each.has_functions if isinstance(each, Decode) else isinstance(each, own) for each in each_stage([stage])
-    )
+    own, parts = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing), each_stage([stage])
+    return all(not part.has_functions if isinstance(part, Decode) else isinstance(part, own) for part in parts)
 
 
 class Decoders:
@@ -172,10 +160,8 @@ class Decoders:
 
     def _has_room(self, num_waiting: int) -> bool:
         """True if one more group may be submitted; only one until the size of a group is known."""
-        if not num_waiting:
-            return True
         fits = 0 < self._largest_bytes * (num_waiting + 1) <= self._limit_bytes
-        return fits and num_waiting < self._most_groups
+        return not num_waiting or (fits and num_waiting < self._most_groups)
 
     def close(self) -> None:
         """Stop decoding."""

@@ -152,15 +152,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _integer(value: int) -> Any:
-    if -(1 << 63) <= value < 1 << 63:
+def _number(value: Any) -> Any:
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
         return np.int64(value)
     array = np.asarray(value)
     return value if array.dtype.kind == "O" else array[()]  # integers beyond 64 bits stay Python integers
 
 
 _NUMPY_SCALARS: Mapping[type, Callable[[Any], Any]] = {
-    bool: np.bool_, int: _integer, float: np.float64, complex: np.complex128, str: str, bytes: lambda value: value,
+    bool: np.bool_, int: _number, float: np.float64, complex: np.complex128, str: str, bytes: lambda value: value,
 }  # fmt: skip
 
 
@@ -172,7 +172,4 @@ def _scalars(value: Any) -> Any:
         return {name: _scalars(item) for name, item in value.items()}
     if type(value) is tuple:
         return tuple(map(_scalars, value))
-    if isinstance(value, bool | int | float | complex):  # a subclass, such as an IntEnum
-        array = np.asarray(value)
-        return value if array.dtype.kind == "O" else array[()]
-    return value
+    return _number(value) if isinstance(value, bool | int | float | complex) else value  # a subclass, as an IntEnum

@@ -1,4 +1,4 @@
-"""Samples that are left out: damaged ones that a run meets, and the entries of a quarantine file.
+"""Samples that are left out: damaged samples that a run meets, and the entries of a quarantine file.
 
 A run counts and lists them, and records them for a later run. A quarantine file has one JSON object per line: the
 fingerprint of the dataset, the sample id, shard and byte, and the error. Several datasets may share a file.
@@ -97,14 +97,9 @@ def quarantine_of(
     """Return the `Quarantine` of a run with these options; None if it leaves nothing out.
 
     ``numbering`` is the identity of the dataset that numbers the samples. If it differs from the fingerprint of
-    ``index``, the index may have only the first samples.
-
-    Raises
-    ------
-    UsageError
-        The quarantine file has an invalid line, or does not exist and ``on_error="raise"`` would never write it.
-    StorageError
-        The file cannot be read, or cannot be written when it has to be.
+    ``index``, the index may have only the first samples. Raises `UsageError` if the quarantine file has an invalid
+    line, or does not exist and ``on_error="raise"`` would never write it; `StorageError` if it cannot be read or
+    written.
     """
     known = np.zeros(0, dtype=np.int64)
     if options.quarantine is not None:

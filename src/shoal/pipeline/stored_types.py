@@ -23,7 +23,7 @@ def features_of(opened: Opened) -> dict[str, Any]:
 
 
 def class_labels(opened: Opened) -> dict[str, Sequence[str]]:
-    """Return the class names of each column whose feature is a ClassLabel; empty if there are no features."""
+    """Return the class names of each ClassLabel column; empty if there are no features."""
     return {
         name: feature["names"]
         for name, feature in (declared_features(opened) or {}).items()

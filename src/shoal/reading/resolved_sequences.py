@@ -18,9 +18,8 @@ from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequences.groupings import Grouping
 from shoal.order.sequences.packed_order import PackedOrder
-from shoal.order.state_dict import LENGTHS, PACKED, State
+from shoal.order.state_dict import CHANGES, LENGTHS, PACKED, State
 from shoal.order.states.deals import Deal
-from shoal.order.states.state_fields import CHANGES
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.mixture.weights_by_sequence import SequenceEpochs, changes_adopted, changes_told

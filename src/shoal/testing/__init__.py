@@ -15,12 +15,11 @@ it.
 
 from __future__ import annotations
 
-from shoal.testing.delivery import Exchange
 from shoal.testing.faults import FAULT_KINDS, Fault, FaultKind
 from shoal.testing.faulty_store import FaultyStore
 from shoal.testing.format_checks import FormatReport, check_format
 from shoal.testing.format_damage import DAMAGE_KINDS, Damage, DamageCount, DamageKind, damaged
-from shoal.testing.range_server import RangeServer
+from shoal.testing.range_server import Exchange, RangeServer
 
 __all__ = [
     "DAMAGE_KINDS",

@@ -1,4 +1,4 @@
-"""The rows and columns of a `datasets.Dataset`, traced back to the Arrow files that hold them."""
+"""The rows and columns of a `datasets.Dataset`, traced back to their Arrow files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _HARMLESS = {"replace_schema_metadata", "combine_chunks"}
 def datasets_library() -> Any:
     """Import and return the module ``datasets``.
 
-    Raises
-    ------
-    UsageError
-        It is not installed, or older than 4.8: such a version does not pass the epoch to its sources.
+    Raises `UsageError` if it is not installed, or older than 4.8: older versions do not pass the epoch to sources.
     """
     try:
         import datasets  # noqa: PLC0415  # optional, and slow to import
@@ -37,9 +34,9 @@ def datasets_library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Files in order with the rows of each; the rows taken from all of them, ascending, or None for all.
+    """Files in order, with the number of rows of each, and the ascending numbers of chosen rows; None for all rows.
 
-    ``names`` maps the names of the columns to those in the files; None if all columns are as in the files.
+    ``names`` maps the names of columns to their names in the files; None if they are equal.
     """
 
     paths: tuple[str, ...]
@@ -69,23 +66,20 @@ def refused(why: str, hint: str) -> UsageError:
 def stored_rows(parts: Sequence[Any]) -> Stored:
     """Return the rows of some `datasets.Dataset`, one after another.
 
-    O(files) for whole files; else, and after a selection of rows, O(rows) in time and memory.
-
-    Raises
-    ------
-    UsageError
-        Rows are in memory, occur twice, or were changed.
+    O(files) for whole files, otherwise O(rows) in time and memory. Raises `UsageError` if rows are in memory, occur
+    twice, or were changed.
     """
+    blocks = [_blocks_of(part) for part in parts]
+    all_blocks = [block for group in blocks for block in group]
     files: dict[str, int] = {}
-    blocks = [[*_blocks_of(part)] for part in parts]
-    for block in (block for group in blocks for block in group):
+    for block in all_blocks:
         files.setdefault(block.path, block.num_rows)
     if not files:
         raise refused("it has no rows", "select some rows")
     firsts = dict(zip(files, np.cumsum([0, *files.values()])[:-1].tolist(), strict=True))
-    names = _names_of([block for group in blocks for block in group], parts)
-    whole = [(block.path, block.first, block.stop) for group in blocks for block in group]
-    if all(_indices_of(part) is None for part in parts) and whole == [(path, 0, rows) for path, rows in files.items()]:
+    names = _names_of(all_blocks, parts)
+    spans = [(block.path, block.first, block.stop) for block in all_blocks]
+    if all(_indices_of(part) is None for part in parts) and spans == [(path, 0, rows) for path, rows in files.items()]:
         return Stored(tuple(files), tuple(files.values()), None, names)
     rows = np.sort(np.concatenate([_rows_of(part, own, firsts) for part, own in zip(parts, blocks, strict=True)]))
     if (repeated := np.flatnonzero(rows[1:] == rows[:-1])).size:
@@ -116,11 +110,11 @@ def _blocks_of(dataset: Any) -> list[_Block]:
     table = dataset.data
     groups = getattr(table, "blocks", [[table]])
     if any(len(group) != 1 for group in groups):
-        raise refused("columns were added to those of its files", _SAVE)
+        raise refused("columns were added to the columns of its files", _SAVE)
     return [_block_of(group[0]) for group in groups if group[0].num_rows]
 
 
-_SAVE = "dataset.save_to_disk(...), and datasets.load_from_disk(...) gives one that is stored in files"
+_SAVE = "dataset.save_to_disk(...), and datasets.load_from_disk(...) returns a dataset in files"
 
 
 def _block_of(block: Any) -> _Block:
@@ -132,20 +126,20 @@ def _block_of(block: Any) -> _Block:
     columns = [(name, name) for name in stored.column_names]
     types = {name: stored.schema.field(name).type for name in stored.column_names}
     for name, args, kwargs in block.replays:
-        given = [*args, *kwargs.values()]
+        arguments = [*args, *kwargs.values()]
         if name == "slice":
-            first, stop = _sliced(first, stop, *given)
+            first, stop = _sliced(first, stop, *arguments)
         elif name == "rename_columns":
-            columns = [(new, old) for new, (_, old) in zip(given[0], columns, strict=True)]
+            columns = [(new, old) for new, (_, old) in zip(arguments[0], columns, strict=True)]
         elif name == "select":
-            columns = [_column(columns, wanted) for wanted in given[0]]
+            columns = [_column(columns, chosen) for chosen in arguments[0]]
         elif name in {"drop", "drop_columns"}:
-            dropped = [given[0]] if isinstance(given[0], str) else given[0]
+            dropped = [arguments[0]] if isinstance(arguments[0], str) else arguments[0]
             columns = [pair for pair in columns if pair[0] not in dropped]
         elif name == "remove_column":
-            columns = [*columns[: given[0]], *columns[given[0] + 1 :]]
+            columns = [*columns[: arguments[0]], *columns[arguments[0] + 1 :]]
         elif name == "cast":
-            _refuse_other_types(columns, types, given[0])
+            _refuse_other_types(columns, types, arguments[0])
         elif name not in _HARMLESS:
             raise refused(f"{name}() changed its columns after they were written", _SAVE)
     is_plain = columns == [(name, name) for name in stored.column_names]
@@ -157,19 +151,19 @@ def _sliced(first: int, stop: int, offset: int = 0, length: int | None = None) -
     return begin, stop if length is None else min(stop, begin + length)
 
 
-def _column(columns: Sequence[tuple[str, str]], wanted: str | int) -> tuple[str, str]:
-    return columns[wanted] if isinstance(wanted, int) else next(pair for pair in columns if pair[0] == wanted)
+def _column(columns: Sequence[tuple[str, str]], chosen: str | int) -> tuple[str, str]:
+    return columns[chosen] if isinstance(chosen, int) else next(pair for pair in columns if pair[0] == chosen)
 
 
 def _refuse_other_types(columns: Sequence[tuple[str, str]], types: Mapping[str, Any], schema: Any) -> None:
     for new, old in columns:
-        wanted = schema.field(new).type
-        if wanted != types[old]:
-            raise refused(f"cast() makes {wanted} of {new!r}, which is {types[old]} in the file", _SAVE)
+        kind = schema.field(new).type
+        if kind != types[old]:
+            raise refused(f"cast() makes {kind} of {new!r}, which is {types[old]} in the file", _SAVE)
 
 
 def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, str] | None:
-    """Return the columns that all blocks have, restricted to those that ``set_format`` kept."""
+    """Return the columns of all blocks that ``set_format`` kept; None if they are the columns of the files."""
     names = blocks[0].names
     if any(block.names != names for block in blocks):
         raise refused("its files have different columns", _SAVE)
@@ -180,9 +174,9 @@ def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, st
 
 
 def refuse_decoding(features: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if the library would decode a column into pictures, sounds or the like."""
-    needing = datasets_library().features.features.require_decoding
+    """Raise `UsageError` if the library would decode a column into images or audio."""
+    needs_decoding = datasets_library().features.features.require_decoding
     for name, feature in features.items():
-        if needing(feature):
+        if needs_decoding(feature):
             cast = f"dataset.cast_column({name!r}, {type(feature).__name__}(decode=False))"
-            raise refused(f"{name!r} is decoded by the library", f"{cast}, and map() what it holds: bytes and a path")
+            raise refused(f"{name!r} is decoded by the library", f"{cast}, and map() its bytes and path")

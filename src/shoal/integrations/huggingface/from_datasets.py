@@ -1,8 +1,8 @@
-"""Datasets of Hugging Face ``datasets`` as shoal datasets, where that can be exact: their files, read in place.
+"""Datasets of Hugging Face ``datasets`` as shoal datasets: exactly the same rows, read from their files in place.
 
-For a `datasets.Dataset` these are the Arrow files of its cache or of ``save_to_disk``, with the rows that ``select``,
-``filter``, ``shuffle`` and slices left; for a `datasets.IterableDataset` the files that it would stream. Rows computed
-by a function are in no file, and are refused.
+A `datasets.Dataset` has Arrow files in its cache or from ``save_to_disk``, and rows chosen by ``select``, ``filter``,
+``shuffle`` and slices. A `datasets.IterableDataset` has the files that it would stream. Rows that a function computes
+are in no file, and are refused.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.integrations.huggingface.arrow_tables import (
-    Stored,
-    datasets_library,
-    refuse_decoding,
-    refused,
-    stored_rows,
-)
+from shoal.integrations.huggingface.arrow_tables import Stored, datasets_library, refuse_decoding, refused, stored_rows
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """A builder of the library: the attribute with its files, their format, and the settings that change rows."""
+    """A builder of the library: the attribute with its files, their format, and settings that change rows."""
 
     files: str
     format: str
@@ -43,31 +37,26 @@ _BUILDERS = {
 }
 
 
-def from_hf(
-    dataset: Any,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    cache: Any = None,
-) -> Dataset:
-    """Open the rows of a Hugging Face dataset in place, to be shuffled, dealt out and resumed like any other dataset.
+def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None, cache: Any = None) -> Dataset:
+    """Open the rows of a Hugging Face dataset in place, as a shoal dataset like any other.
 
-    The rows are exactly those of the given dataset, in the order of their files: the shuffled order of a `Dataset` is
-    dropped, and `Dataset.shuffle` makes one here. Values are those of the files: give ``decode`` and `map` here too.
+    It has exactly the rows of the argument, in the order of their files: use `Dataset.shuffle`, since the shuffled
+    order of a `datasets.Dataset` is dropped. Values are as in the files: use ``decode`` and `map` again.
 
     Parameters
     ----------
     dataset
         A `datasets.Dataset` on disk, after any chain of ``select``, ``filter``, ``shuffle``, ``shard``,
         ``train_test_split``, ``select_columns``, ``rename_column`` and ``concatenate_datasets``; or a
-        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, with ``select_columns`` at most.
+        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, perhaps with ``select_columns``.
     storage_options, cache
         See `shoal.open`.
 
     Raises
     ------
     UsageError
-        It cannot be exact: rows are in memory, repeated, computed by a function, dealt to nodes or shuffled in a
-        buffer; the message names the reason and a remedy.
+        The result cannot be exact, since rows are in memory, repeated, computed by a function, dealt to nodes or
+        shuffled in a buffer; the message names the reason and a remedy.
     """
     datasets = datasets_library()
     options: dict[str, Any] = {"storage_options": storage_options, "cache": cache}
@@ -101,7 +90,7 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
         raise refused(msg, "leave out split_dataset_by_node(): a shoal dataset knows its rank")
     if dataset._starting_state_dict is not None:  # noqa: SLF001
         msg = "a state was loaded into it, and it counts rows in their order of arrival"
-        raise refused(msg, "give from_hf() a dataset without a state; the shoal dataset has its own")
+        raise refused(msg, "give from_hf() a dataset without a state; the shoal dataset has a state of its own")
     source, columns = dataset._ex_iterable, None  # noqa: SLF001
     if type(source).__name__ == "SelectColumnsIterable":
         source, columns = source.ex_iterable, list(source.column_names)
@@ -115,18 +104,18 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     if known is None or not type(builder).__module__.startswith("datasets.packaged_modules."):
         name = type(builder).__name__ if builder is not None else function.__qualname__
         msg = f"its samples come from {name}"
-        raise refused(msg, "open the files that it reads with shoal.open(), if it reads any")
+        raise refused(msg, "open its files with shoal.open(), if it reads files")
     config = builder.config
     changed = [name for name in known.changing if getattr(config, name, None) is not None]
     if changed or getattr(config, "features", None) is not None:
         name = changed[0] if changed else "features"
-        raise refused(f"{name}= changes what is in the files", "use filter() and map() of the shoal dataset")
+        raise refused(f"{name}= changes the contents of the files", "use filter() and map() of the shoal dataset")
     if source.kwargs.get("row_groups_list") and any(group is not None for group in source.kwargs["row_groups_list"]):
         raise refused("reshard() split its files", "leave out reshard(): the window mixes parts of files")
     if known.format != "tar":
         refuse_decoding(dataset.features or {})
     paths = [str(path) for path in source.kwargs[known.files]]
-    are_compressed = all(path.endswith(_COMPRESSED) for path in paths)  # then suffixes give compression and format
+    are_compressed = all(path.endswith(_COMPRESSED) for path in paths)  # suffixes then show compression and format
     opened = open_dataset(paths, format=None if are_compressed else known.format, **options)
     if known.format == "jsonl" and isinstance(opened[0].get("json"), list) and len(opened[0]) == 1:
         msg = "a line of its files is an array, and shoal reads that as one value"
@@ -135,21 +124,21 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
 
 
 def _why(kind: str) -> tuple[str, str]:
-    """Return why a step of a stream cannot be exact here, and a remedy."""
+    """Return the reason why a step of a stream cannot be exact, and a remedy."""
     steps = {
         "BufferShuffledExamplesIterable": ("it was shuffled in a buffer", "leave out shuffle(), and shuffle() here"),
-        "MappedExamplesIterable": ("map() changes its rows", "give from_hf() what map() was given, and map() here"),
+        "MappedExamplesIterable": ("map() changes its rows", "give from_hf() the dataset before map(), and map() here"),
         "FilteredExamplesIterable": ("filter() chooses rows as they come", "filter() here"),
         "TakeExamplesIterable": ("take() counts rows as they come", "take() here"),
         "SkipExamplesIterable": ("skip() counts rows as they come", "skip() here"),
-        "Examples": ("it was made by to_hf()", "use the dataset it was made of"),
+        "Examples": ("it was made by to_hf()", "use the dataset of that call"),
     }
     unknown = (f"{kind} stands between it and its files", "give from_hf() the dataset as load_dataset() made it")
     return steps.get(kind, unknown)
 
 
 def _named(dataset: Dataset, names: Mapping[str, str] | None) -> Dataset:
-    """Return the dataset with its columns under their new names; ``names`` is None if they are those of the files."""
+    """Return the dataset with columns under new names; ``names`` is None for all columns of the files."""
     if names is None:
         return dataset
     chosen = dataset.columns(*names.values())

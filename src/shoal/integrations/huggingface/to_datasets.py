@@ -18,8 +18,8 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.ranks import Ranks
 
-# Divisible by every number of ranks up to 16, by all powers of two up to 1024, and by products of these: the library
-# gives each rank its own shards only if the ranks divide their number; else each rank skips the others' examples.
+# Divisible by every number of ranks up to 16, by all powers of two up to 1024, and by their products: the library deals
+# shards to ranks only if the number of ranks divides the number of shards; else each rank skips the others' examples.
 _NUM_PARTS = 46_126_080
 
 
@@ -27,25 +27,25 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     """Return the samples as a `datasets.IterableDataset`, in the same order, with a state that resumes exactly.
 
     ``set_epoch(e)`` chooses the epoch; ``state_dict`` and ``load_state_dict`` are exact, at any position and over any
-    number of epochs. The order is that over all ranks: ``split_dataset_by_node`` deals it out, and a DataLoader's
-    workers share a rank's part, each sample once. A state fits the split and number of workers that it was saved with;
-    if these change, train from the dataset itself.
+    number of epochs. The result has the order over all ranks: ``split_dataset_by_node`` deals it, and a DataLoader's
+    workers share a rank's part, each sample once. A state fits only its own split and number of workers; if these
+    change, train from the dataset itself.
 
-    It begins at the loaded position, in that position's epoch, else at the start of the current epoch.
+    The result begins at the loaded position, in that position's epoch, else at the start of the current epoch.
 
     Parameters
     ----------
     features
-        A `datasets.Features`, if the types should be known.
+        A `datasets.Features`, to declare the types.
 
     Raises
     ------
     UsageError
-        The dataset gives batches, tuples or the part of a rank, which that library makes itself; or the library is
+        The dataset yields batches, tuples or the part of a rank, which that library makes itself; or the library is
         missing or too old.
     """
-    if not isinstance(given := cast("Any", dataset), Dataset):
-        msg = f"to_hf() takes a shoal dataset; got {type(given).__name__}"
+    if not isinstance(cast("Any", dataset), Dataset):
+        msg = f"to_hf() takes a shoal dataset; got {type(dataset).__name__}"
         raise UsageError(msg, hint="shoal.open(...).shuffle(...)")
     spec = dataset.stream.spec
     if spec.batching is not None:
@@ -59,21 +59,24 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         raise UsageError(msg, hint="use columns() instead of to_tuple()")
     if spec.ranks != Ranks():
         msg = "partition() deals samples to ranks, but that library deals Hugging Face datasets itself"
-        raise UsageError(
-            msg, hint="leave out partition(), and call split_dataset_by_node(ds.to_hf(), rank, world_size)"
-        )
+        hint = "leave out partition(), and call split_dataset_by_node(ds.to_hf(), rank, world_size)"
+        raise UsageError(msg, hint=hint)
     datasets = datasets_library()
     start = dataset.state_dict()
-    made = datasets.IterableDataset(Examples(dataset, start), info=datasets.DatasetInfo(features=features))
-    made.set_epoch(start["epoch"])
-    return made
+    iterable = datasets.IterableDataset(Examples(dataset, start), info=datasets.DatasetInfo(features=features))
+    iterable.set_epoch(start["epoch"])
+    return iterable
 
 
 class Examples:
-    """The source behind such an `IterableDataset`, with the methods that the library requires of its own sources.
+    """The source of the `IterableDataset`, with the methods that the library requires of its own sources.
 
-    It yields the position at ``part`` out of every ``num_parts``: dealing to ranks and workers multiplies these.
+    It yields the positions ``part``, ``part + num_parts``, and so on; dealing to ranks and workers multiplies both.
     """
+
+    num_shards = _NUM_PARTS
+    iter_arrow = features = None  # no tables, and no declared types
+    is_typed = sleep_on_threads_shutdown = False
 
     def __init__(self, dataset: Dataset, start: dict[str, Any]) -> None:
         self._dataset, self._start = dataset, start
@@ -82,7 +85,7 @@ class Examples:
         self._state_dict: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield every sample of this part with its step, and update the state before each."""
+        """Yield the samples of this part with their steps; update the state before each sample."""
         state = self._state_dict if self._state_dict is not None else self._init_state_dict()
         self._check(state)
         state["start"] = state["start"] or self._first_state()
@@ -91,13 +94,8 @@ class Examples:
                 state["taken"] = iteration.position.num_yielded
                 yield state["taken"], sample
 
-    @property
-    def num_shards(self) -> int:
-        """Parts that the source can still be dealt into."""
-        return _NUM_PARTS
-
     def split_shard_indices_by_worker(self, num_shards: int, index: int, contiguous: bool = True) -> range:  # noqa: ARG002, FBT001, FBT002
-        """Return the parts of one worker: never none."""
+        """Return the parts of one worker: at least one part."""
         return range(index, self.num_shards, num_shards)
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> Examples:  # noqa: ARG002, FBT001, FBT002
@@ -111,7 +109,7 @@ class Examples:
     def shift_rngs(self, value: int) -> Examples:
         """Return a copy for a later epoch: the library passes the epoch to its sources by this call.
 
-        A worker shifts once more, by its number, after it got its part; that shift is ignored.
+        The library also calls it with the number of a worker after it dealt the worker's part; that call is ignored.
         """
         if self._in_worker:
             return self
@@ -120,7 +118,7 @@ class Examples:
         return shifted
 
     def shuffle_data_sources(self, generator: Any) -> Examples:  # noqa: ARG002
-        """Return self: the order is that of the dataset. The library calls this with each epoch, and in shuffle()."""
+        """Return self: the dataset has the order. The library calls this in each epoch, and in shuffle()."""
         caller = sys._getframe(1)  # noqa: SLF001  # there is no other way to know
         if caller.f_code.co_name == "shuffle":
             msg = "shuffle() of Hugging Face datasets would shuffle the order of a shoal dataset again"
@@ -129,28 +127,8 @@ class Examples:
         return self
 
     def reshard_data_sources(self) -> Examples:
-        """Return self: it can be dealt into any number of parts."""
+        """Return self: any number of parts is possible."""
         return self
-
-    @property
-    def iter_arrow(self) -> None:
-        """None: there are no tables."""
-        return
-
-    @property
-    def is_typed(self) -> bool:
-        """True if the source knows the types."""
-        return False
-
-    @property
-    def features(self) -> None:
-        """None: the source does not know the types."""
-        return
-
-    @property
-    def sleep_on_threads_shutdown(self) -> bool:
-        """True if the library must wait for threads of pyarrow."""
-        return False
 
     def _init_state_dict(self) -> dict[str, Any]:
         self._state_dict = {
@@ -168,24 +146,24 @@ class Examples:
         return dict(self._state_dict if self._state_dict is not None else self._init_state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Resume from the state; the returned dict is updated during iteration.
+        """Resume from the state; iteration updates the returned dict.
 
-        Iteration checks that the state is one of this part: in a worker, the library loads it for the first time before
-        it has assigned the worker's part.
+        Only iteration checks that the state belongs to this part: in a worker, the library first loads the state before
+        it deals the worker's part.
         """
-        mine = self._init_state_dict()
-        mine.update(checked(PART, state))
-        return mine
+        own_state = self._init_state_dict()
+        own_state.update(checked(PART, state))
+        return own_state
 
     def _check(self, state: dict[str, Any]) -> None:
-        for name, ours in (("num_parts", self._num_parts), ("part", self._part)):
-            if state[name] != ours:
-                msg = f"the state was saved with {name}={state[name]}; this is {name}={ours}"
+        for name, own in (("num_parts", self._num_parts), ("part", self._part)):
+            if state[name] != own:
+                msg = f"the state was saved with {name}={state[name]}; this is {name}={own}"
                 hint = "keep ranks, workers and shard() as they were; a state of the shoal dataset itself fits any"
                 raise StateError(msg, hint=hint)
 
     def _first_state(self) -> dict[str, Any]:
-        """Return the state at the start of the epoch: the loaded position if it is in this epoch, else position 0."""
+        """Return the state at the start of the epoch: the loaded position of this epoch, else position 0."""
         if self._epoch < self._start["epoch"]:
             msg = f"epoch {self._epoch} would begin, but the dataset is already in epoch {self._start['epoch']}"
             hint = f"set_epoch({self._start['epoch']}) on the iterated dataset: map() and others forget the epoch"

@@ -1,7 +1,7 @@
 """Batches on their way: from a worker process through shared memory or a pipe, and into pinned memory.
 
-torch packs a batch in a thread of the worker, behind its queue. What fails there is printed by the worker and told to
-nobody: the loader would wait for that batch for ever. So a batch is packed here, before it is given to the queue.
+torch packs a batch in a thread of the worker, behind its queue. If that fails, the worker only prints the error, and
+the loader waits for the batch for ever. So this module packs a batch before it enters the queue.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 class _Parcel:
-    """A pickled value, which is unpickled when it arrives."""
+    """A pickled value that the receiver unpickles."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -56,14 +56,9 @@ class _Parcel:
 
 
 def sendable(batch: Any) -> tuple[Any, bool]:
-    """Return the batch as a queue of torch can surely send it, and whether shared memory had no room for it.
+    """Return the batch in a form that a queue of torch can send, and whether it must be copied through the pipe.
 
-    If so it is copied through the pipe.
-
-    Raises
-    ------
-    UsageError
-        It holds something that cannot be sent to another process.
+    It must if shared memory has no room. Raises `UsageError` for a batch that cannot be sent to another process.
     """
     try:
         with sharing():
@@ -79,7 +74,7 @@ def sendable(batch: Any) -> tuple[Any, bool]:
 
 
 def _is_shared(value: Any) -> bool:
-    """Return True if a queue can take this as it is: tensors go into shared memory now, and the rest is plain."""
+    """Move tensors into shared memory; return True if a queue can then send the value unchanged."""
     if isinstance(value, dict):
         return all(type(name) in _PLAIN for name in value) and all(map(_is_shared, value.values()))
     if type(value) in {list, tuple}:
@@ -95,13 +90,13 @@ def _is_shared(value: Any) -> bool:
 
 @contextlib.contextmanager
 def sharing() -> Iterator[None]:
-    """Remove the file that torch leaves in shared memory if there is no room for its bytes, which torch then raises."""
+    """Remove the file that torch leaves behind when it raises an error for a lack of shared memory."""
     try:
         yield
     except RuntimeError as error:
         for name, pid in _LEFT_FILE.findall(str(error)):
             if int(pid) == os.getpid():
-                import _posixshmem  # type: ignore[import-not-found]  # noqa: PLC0415  # where torch names such files, there is this
+                import _posixshmem  # type: ignore[import-not-found]  # noqa: PLC0415  # exists if torch has such files
 
                 with contextlib.suppress(FileNotFoundError):
                     _posixshmem.shm_unlink(name)
@@ -109,13 +104,7 @@ def sharing() -> Iterator[None]:
 
 
 def shared_bytes(num_bytes: int) -> torch.Tensor:
-    """Return zeros in memory that is shared with processes.
-
-    Raises
-    ------
-    WorkerError
-        The system has no such memory to give.
-    """
+    """Return zeros in memory that processes share; `WorkerError` if the system refuses."""
     try:
         with sharing():
             return torch.zeros(num_bytes, dtype=torch.uint8).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
@@ -126,7 +115,7 @@ def shared_bytes(num_bytes: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def named_refusals() -> Iterator[None]:
-    """Raise `WorkerError`, which says what to do, where the system refuses what worker processes need."""
+    """Raise `WorkerError` with a hint if the system refuses a resource of worker processes."""
     try:
         yield
     except ShoalError:
@@ -137,14 +126,14 @@ def named_refusals() -> Iterator[None]:
 
 
 def _is_about_room(error: Exception) -> bool:
-    """Return True if torch, or the system, had no room in shared memory: torch says so in words alone."""
+    """Return True if shared memory had no room; torch shows that only in the text of its error."""
     return isinstance(error, OSError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in ("shared memory", "/torch_", "No space"))
     )
 
 
 def can_pin() -> bool:
-    """Return True if there is an accelerator to pin memory for; else warn, as torch's own loader does."""
+    """Return True if there is an accelerator; else warn that nothing is pinned, like torch's own loader."""
     if torch.accelerator.is_available():
         return True
     warnings.warn("pin_memory=True, and no accelerator is found: batches are not pinned", stacklevel=3)
@@ -162,14 +151,14 @@ def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any
 
 
 def pinned_for(device: int, batch: Any) -> Any:
-    """Return the batch pinned for a device."""
-    # A new thread starts with device 0, where every rank would create a context.
+    """Return the batch, pinned for a device."""
+    # A new thread starts with device 0, and every rank would create a context on that device.
     torch.accelerator.set_device_index(device)
     return pinned(batch)
 
 
 def pinned(value: Any) -> Any:
-    """Return the value with tensors, and whatever else can pin itself, in pinned memory; not what is on a device."""
+    """Return the value with tensors, and other objects with ``pin_memory``, in pinned memory; device tensors stay."""
     if isinstance(value, torch.Tensor) and value.device.type != "cpu":
         return value
     if hasattr(value, "pin_memory"):

@@ -1,4 +1,4 @@
-"""`shoal.torch.IterableDataset`: a dataset for loaders of other libraries, where each worker has its own part."""
+"""`shoal.torch.IterableDataset`: a dataset for loaders of other libraries, with a part for each worker."""
 
 from __future__ import annotations
 
@@ -29,44 +29,43 @@ _TRIES = 1000
 
 
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-    """A dataset for torch's own and other loaders: each rank has its part, and each worker a part of that.
+    """A dataset for torch's own and other loaders: each worker of a rank gets a part of the rank's samples.
 
     In a `torch.utils.data.DataLoader` every sample of the epoch comes exactly once over all ranks and workers. In
-    torchdata's ``StatefulDataLoader`` a run resumes exactly, with the same ranks and the same number of workers. If
-    these may change, use `shoal.torch.DataLoader`.
+    torchdata's ``StatefulDataLoader`` a run resumes exactly, with the same numbers of ranks and workers. If these may
+    change, use `shoal.torch.DataLoader`.
 
-    An epoch does not end by itself, since no worker can know whether the others are done: call `set_epoch` before each,
-    as with torch's ``DistributedSampler``, or the same order comes again. Without workers it may be called until the
-    first batch is taken. Worker processes begin as soon as the loader's iterator is made, or a ``StatefulDataLoader``
-    is asked for its state: call it before that. Persistent workers (``persistent_workers=True``) begin where the
-    dataset does, however it was moved: by `set_epoch` and `load_state_dict` here or of the dataset itself, between two
-    loops.
+    Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``, or the same order comes again: no worker
+    can know whether the others are done. Without workers, call it before the first batch; with workers, before the
+    loader makes its iterator, or a ``StatefulDataLoader`` returns its state: workers begin then. Persistent workers
+    (``persistent_workers=True``) begin each loop at the position of the dataset, after `set_epoch` and
+    `load_state_dict` of this object or of the dataset.
 
-    A state of a ``StatefulDataLoader`` resumes the pass in which it was saved, whatever epoch was set before that pass
-    begins again; later passes are of the epochs that `set_epoch` sets.
+    A state of a ``StatefulDataLoader`` resumes its own pass, even if `set_epoch` names another epoch before that pass
+    begins again; later passes follow `set_epoch`.
 
     Parameters
     ----------
     dataset
-        With `Dataset.batch` it gives batches of tensors, and the loader needs ``batch_size=None``; else it gives single
-        samples, which the loader batches.
+        With `Dataset.batch` it yields batches of tensors, and the loader needs ``batch_size=None``; otherwise it yields
+        single samples, which the loader batches.
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        if not isinstance(given := cast("Any", dataset), Dataset):
-            msg = f"shoal.torch.IterableDataset takes a shoal dataset; got {type(given).__name__}"
+        if not isinstance(cast("Any", dataset), Dataset):
+            msg = f"shoal.torch.IterableDataset takes a shoal dataset; got {type(dataset).__name__}"
             raise UsageError(msg, hint="shoal.open(...)")
         if (batcher := dataset.stream.spec.batcher).counts_share:
-            msg = f"{batcher.verb} fills batches from all that workers make, and other loaders keep it apart"
+            msg = f"{batcher.verb} fills batches from the samples of all workers, which other loaders keep apart"
             raise UsageError(msg, hint="shoal.torch.DataLoader(ds, num_workers=...)")
         self.dataset = dataset
         self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers
         self._has_begun = False
         self._saved: dict[str, Any] | None = None
-        dataset.stream.cursor.watch(self._tell)  # by whichever object it is moved
+        dataset.stream.cursor.watch(self._publish)  # any object may move it
 
     def __len__(self) -> int:
-        """Return the number of items that this rank yields in a whole epoch: batches, or samples."""
+        """Return the number of batches, or of samples, that this rank yields in a whole epoch."""
         return self.dataset.stream.length(exactly=True)
 
     def set_epoch(self, epoch: int) -> None:
@@ -74,12 +73,12 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         self.dataset.set_epoch(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the state of an iterator of the same worker and rank, or from one of `Dataset.state_dict`.
+        """Resume from the state of an iterator of the same worker and rank, or from a state of `Dataset.state_dict`.
 
         Raises
         ------
         StateError
-            The state is that of another worker, rank or number of these; or of another dataset or order.
+            The state is of another worker or rank, another number of workers or ranks, or another dataset or order.
         """
         if "step" in state:
             self._saved = checked(WORKER, state)
@@ -90,7 +89,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         """Iterate over the part of this worker."""
         info = torch.utils.data.get_worker_info()
         if info is not None:
-            self._begin_as_told()
+            self._load_published()
         partition = self.dataset.stream.partition
         refuse_second_dealing(partition.world_size)
         if partition.batched:
@@ -102,7 +101,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return part
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a worker, with the rank, which it may be unable to find out, and the start position."""
+        """Return the state for a worker, with the start position, and the rank, which a worker may not find out."""
         stream = self.dataset.stream
         rank, world_size = stream.spec.ranks.resolve()
         refuse_second_dealing(world_size)
@@ -112,23 +111,24 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 
     def __copy__(self) -> Self:
         """Return a copy over the same dataset, for workers of its own."""
-        made = type(self).__new__(type(self))
-        made.__setstate__({**self.__dict__, "_shared": SharedState(), "_seen": 0, "_has_begun": False})
-        return made
+        copied = type(self).__new__(type(self))
+        copied.__setstate__({**self.__dict__, "_shared": SharedState(), "_seen": 0, "_has_begun": False})
+        return copied
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        self.__dict__.update(kept)
-        self.dataset.stream.cursor.watch(self._tell)
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        self.__dict__.update(attributes)
+        self.dataset.stream.cursor.watch(self._publish)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         """Publish a new start position of the dataset to persistent workers."""
         if torch.utils.data.get_worker_info() is None:  # a move in a worker concerns that worker alone
             self._shared.put(self.dataset.stream.start_state())
 
-    def _begin_as_told(self) -> None:
-        """In a worker, begin the first pass where this copy was sent to, later ones where the parent's dataset does.
+    def _load_published(self) -> None:
+        """In a worker, move the dataset to the position of the parent's dataset, except in the first pass.
 
-        No worker decides for itself that a pass is over, since the others may disagree.
+        The copy for the worker has the position of the first pass. No worker decides by itself that a pass is over,
+        since the others may disagree.
         """
         if self._has_begun and self._shared.number != self._seen:
             self._seen, state = self._shared.get()
@@ -139,16 +139,16 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 class _Part:
     """One worker's part of an epoch, with a state that only the same worker can use.
 
-    It begins with its first batch, where the dataset stands by then: so an epoch that is set after the iterator was
-    made, but before it gave anything, is the one that comes. A state resumes this part and leaves the dataset where it
-    is, since loaders load a state late: after the epoch behind it was set.
+    The part begins at the position of the dataset at the time of the first batch, so that `set_epoch` works until then.
+    A state resumes the part and does not move the dataset, since loaders load a state late: after `set_epoch` for the
+    epoch behind it.
     """
 
     def __init__(self, dataset: Dataset, worker: int, num_workers: int) -> None:
         self._dataset = dataset
         rank, world_size = dataset.stream.spec.ranks.resolve()
-        self._here = {"worker": worker, "num_workers": num_workers, "rank": rank, "world_size": world_size}
-        self._loaded: tuple[dict[str, Any], dict[str, Any]] | None = None  # and where the dataset stood then
+        self._identity = {"worker": worker, "num_workers": num_workers, "rank": rank, "world_size": world_size}
+        self._loaded: tuple[dict[str, Any], dict[str, Any]] | None = None  # and the start state of the dataset then
         self._begun: tuple[dict[str, Any], Iteration] | None = None
 
     def __iter__(self) -> Self:
@@ -162,38 +162,38 @@ class _Part:
             return next(iteration)
         except StopIteration:
             dataset, epoch = self._dataset, iteration.position.epoch
-            # A loaded position was used up. No worker can say that: the loop may not have received what it made ahead.
+            # A loaded position was used up. No worker can know that: the loop may not have received prefetched batches.
             if torch.utils.data.get_worker_info() is None and dataset.epoch == epoch:
                 dataset.set_epoch(epoch + 1)
                 dataset.set_epoch(epoch)
             raise
 
     def _begin(self) -> tuple[dict[str, Any], Iteration]:
-        start, step = self._place()
+        start, step = self._position()
         stream = self._dataset.stream
-        with self._standing_at(start):
+        with self._moved_to(start):
             whole = stream.iterator_spec()
-        spec = whole.of_worker(self._here["worker"], self._here["num_workers"], first_step=step)
+        spec = whole.of_worker(self._identity["worker"], self._identity["num_workers"], first_step=step)
         convert = partial(map, tensors) if stream.partition.batched else None
         return start, Iteration(spec, BatchMaker(spec, convert))
 
-    def _place(self) -> tuple[dict[str, Any], int]:
-        """Return the state of the dataset at which the epoch begins, and the number of items taken since."""
+    def _position(self) -> tuple[dict[str, Any], int]:
+        """Return the state of the dataset at the start of the epoch, and the number of items taken since."""
         if self._begun is not None:
             return self._begun[0], self._begun[1].position.num_yielded
         now = self._dataset.stream.start_state()
         if self._loaded is None:
             return now, 0
         saved, before = self._loaded
-        # As with `Dataset.set_epoch`: to set the epoch of a loaded position does not move it.
+        # As with `Dataset.set_epoch`: setting the epoch of a loaded position does not move it.
         names_epoch_of_state = (now["epoch"], now["position"]) == (saved["start"]["epoch"], 0)
         return (saved["start"], saved["step"]) if now == before or names_epoch_of_state else (now, 0)
 
     @contextmanager
-    def _standing_at(self, start: Mapping[str, Any]) -> Iterator[None]:
-        """Let the dataset stand where an epoch began, and after that where it stood before.
+    def _moved_to(self, start: Mapping[str, Any]) -> Iterator[None]:
+        """Move the dataset to the start of an epoch, and afterwards back.
 
-        It keeps what else it takes from a state: the numbers of its order, and the positions left out.
+        The dataset keeps all else from the state: the numbers of its order, and the positions left out.
         """
         dataset, before = self._dataset, self._dataset.stream.start_state()
         if start == before:
@@ -208,21 +208,21 @@ class _Part:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker."""
-        start, step = self._place()
-        return {"start": start, "step": step, **self._here}
+        start, step = self._position()
+        return {"start": start, "step": step, **self._identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same worker."""
-        made = checked(WORKER, state)
-        for name, ours in self._here.items():
-            if made[name] != ours:
-                msg = f"the state was saved with {name}={made[name]}; this is {name}={ours}"
+        saved = checked(WORKER, state)
+        for name, own in self._identity.items():
+            if saved[name] != own:
+                msg = f"the state was saved with {name}={saved[name]}; this is {name}={own}"
                 hint = "keep ranks and workers as they were, or use shoal.torch.DataLoader, whose state fits any number"
                 raise StateError(msg, hint=hint)
-        with self._standing_at(made["start"]):  # an error of the state is one of this call
+        with self._moved_to(saved["start"]):  # so that an invalid state raises in this call
             pass
         self.close()
-        self._loaded, self._begun = (made, self._dataset.stream.start_state()), None
+        self._loaded, self._begun = (saved, self._dataset.stream.start_state()), None
 
     def close(self) -> None:
         """Stop iterating."""
@@ -231,22 +231,16 @@ class _Part:
 
 
 class SharedState:
-    """The newest state that one process published, in memory that it shares with the workers it started.
+    """The newest state that one process published, in memory that it shares with its workers.
 
-    A plain pickle or a deep copy shares nothing with the original; the copy that torch sends to a worker process does.
+    Only the copy that torch sends to a worker process shares the memory; a plain pickle or a deep copy does not.
     """
 
     def __init__(self) -> None:
         self._bytes: Any = shared_bytes(_SHARED_BYTES)
 
     def put(self, state: Mapping[str, Any]) -> int:
-        """Publish a state, and return its number; only one process may do so.
-
-        Raises
-        ------
-        StateError
-            The state is far larger than states are.
-        """
+        """Publish a state, and return its number; only one process may. `StateError` for an oversized state."""
         data = json.dumps(state).encode()
         array: Any = self._bytes.numpy()
         if len(data) > len(array) - _HEAD.itemsize:
@@ -265,22 +259,16 @@ class SharedState:
         return int(head["number"][0])
 
     def get(self) -> tuple[int, dict[str, Any]]:
-        """Return the newest state, after its number.
-
-        Raises
-        ------
-        StateError
-            The state is being written all the time.
-        """
+        """Return the number of the newest state, and the state; `StateError` if it changes all the time."""
         array: Any = self._bytes.numpy()
         for _ in range(_TRIES):
             number, num_bytes, crc = array[: _HEAD.itemsize].view(_HEAD)[0].tolist()
             data = bytes(array[_HEAD.itemsize : _HEAD.itemsize + num_bytes])
             if zlib.crc32(data, number) == crc:
                 return number, json.loads(data)
-            time.sleep(0.001)  # it is being written
+            time.sleep(0.001)  # another process is writing
         msg = "a worker could not read the state to begin with: it kept changing"
         raise StateError(msg, hint="call set_epoch() and load_state_dict() before the loop begins, not during it")
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        self._bytes = kept["_bytes"].share_memory_()  # a forked worker sees only memory that is shared
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        self._bytes = attributes["_bytes"].share_memory_()  # a forked worker sees only shared memory

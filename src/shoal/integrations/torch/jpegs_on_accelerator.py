@@ -16,9 +16,8 @@ class JpegDecoder:
 
     The field becomes a uint8 tensor of shape (batch, 3, height, width) in the memory of the device, or a list of
     tensors (3, height, width) if the images differ in size. Colours are RGB and EXIF turns nothing, as in `decode`. The
-    pixels are those of the device's decoder: they differ a little from those of `decode`, which are the same on every
-    machine. A damaged image is an error that ``reading(on_error="skip")`` does not skip, since it is found after the
-    batch was cut.
+    device's decoder gives pixels that differ a little from `decode`, whose pixels are the same on every machine. A
+    damaged image raises an error even with ``reading(on_error="skip")``, since the batch is cut already.
 
     ``ds.batch(64).map(shoal.torch.JpegDecoder("jpg"))`` in a `DataLoader` without workers: its thread decodes ahead.
 
@@ -27,12 +26,12 @@ class JpegDecoder:
     field
         The name of the field that holds the bytes of the files.
     device
-        "cuda", which is the device that is current here and now, or one with its number, "cuda:1".
+        "cuda" for the current device at the time of this call, or a device with its number, "cuda:1".
 
     Raises
     ------
     UsageError
-        The device is no accelerator or is not there, or torchvision is not installed or does not fit this torch.
+        The device is no accelerator or is missing, or torchvision is not installed or does not fit this torch.
 
     Examples
     --------
@@ -44,8 +43,8 @@ class JpegDecoder:
     """
 
     def __init__(self, field: str = "jpg", *, device: str = "cuda") -> None:
-        asked = torch.device(device)
-        if asked.type != "cuda":
+        requested = torch.device(device)
+        if requested.type != "cuda":
             msg = f'JpegDecoder decodes on "cuda"; got device={device!r}'
             raise UsageError(msg, hint='decode("torchrgb8") decodes on processors')
         self._decode = _decoder()
@@ -53,11 +52,11 @@ class JpegDecoder:
             msg = f"JpegDecoder(device={device!r}) needs a GPU; this torch ({torch.__version__}) finds none"
             raise UsageError(msg, hint='decode("torchrgb8") decodes on processors')
         self._field = field
-        # Batches are made in a thread, and a new thread starts with device 0.
-        self._device = asked if ":" in str(asked) else torch.device("cuda", torch.cuda.current_device())
+        # A thread makes the batches, and a new thread starts with device 0.
+        self._device = requested if ":" in str(requested) else torch.device("cuda", torch.cuda.current_device())
 
     def __repr__(self) -> str:
-        """Return the call that makes it."""
+        """Return the call that makes this object."""
         return f"JpegDecoder({self._field!r}, device={str(self._device)!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -65,12 +64,12 @@ class JpegDecoder:
         raise TypeError("it decodes in the process that has the GPU")
 
     def __call__(self, batch: Any) -> dict[str, Any]:
-        """Return the batch with its images decoded."""
+        """Return the batch with decoded images."""
         fields = batch if isinstance(batch, Mapping) else {}
         files = fields.get(self._field)
         if not isinstance(files, list) or not all(isinstance(file, bytes | memoryview) for file in files):
-            found = ", ".join(f"{name!r} ({type(value).__name__})" for name, value in fields.items())
-            msg = f"{self!r} wants a batch with a list of bytes in {self._field!r}; got {found or type(batch).__name__}"
+            kinds = ", ".join(f"{name!r} ({type(value).__name__})" for name, value in fields.items())
+            msg = f"{self!r} wants a batch with a list of bytes in {self._field!r}; got {kinds or type(batch).__name__}"
             hint = did_you_mean(self._field, fields.keys() - {self._field})
             raise UsageError(msg, hint=f"{hint}put it after batch(), and decode no images before")
         stored = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]

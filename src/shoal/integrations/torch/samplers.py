@@ -15,8 +15,8 @@ class BatchSampler:
     """Sampler of each batch's sample ids on this rank, in the order of ``iter(dataset)``.
 
     Use: ``torch.utils.data.DataLoader(ds.as_map(), batch_sampler=shoal.torch.BatchSampler(ds))``. A loader requests ids
-    ahead of use, so only the loop knows how many batches it received, and passes that to `state_dict`. Repeats at the
-    end of an epoch are not marked.
+    ahead of use, so the loop must pass its number of received batches to `state_dict`. Repeats at the end of an epoch
+    are not marked.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -26,7 +26,7 @@ class BatchSampler:
             msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
         if (batcher := dataset.stream.spec.batcher).counts_share:
-            msg = f"a batch sampler yields ids, and those of {batcher.verb} are known only when samples are read"
+            msg = f"a batch sampler yields ids, and the ids of {batcher.verb} are known only when samples are read"
             raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class BatchSampler:
         return self.dataset.stream.length(exactly=True)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin at the loaded position, else at the start of the epoch; further passes do too until `set_epoch`."""
+        """Begin at the loaded position, else at the start of the epoch, in every pass until `set_epoch`."""
         refuse_second_dealing(self.dataset.stream.partition.world_size)
         return batches_of_ids(self.dataset.stream.iterator_spec())
 
@@ -57,8 +57,8 @@ class BatchSampler:
 class Sampler:
     """Sampler of single sample ids on this rank, in the order of ``iter(dataset)``; otherwise like `BatchSampler`.
 
-    For a dataset without batches: torch's loader cuts the batches, so it is exact on one rank only if all batches are
-    equal, and may give ranks different numbers of them. Prefer `BatchSampler`.
+    For a dataset without batches: torch's loader cuts the batches, so the order is exact only on one rank with equal
+    batches, and ranks may get different numbers of batches. Prefer `BatchSampler`.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -83,7 +83,7 @@ class Sampler:
 
 
 def _refuse_sequences(dataset: Dataset, what: str) -> None:
-    """Raise `UsageError` if documents are packed: the ids of a batch would be numbers of sequences."""
+    """Raise `UsageError` if the dataset packs documents: the ids of a batch would be numbers of sequences."""
     if verb := dataset.stream.spec.rows.verb:
         msg = f"{what} yields ids of samples, and {verb} makes a sequence of pieces of several"
         raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")

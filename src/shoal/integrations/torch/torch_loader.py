@@ -1,9 +1,8 @@
-"""`shoal.torch.DataLoader`: batches of a dataset as tensors, made by threads or worker processes, exactly resumable."""
+"""`shoal.torch.DataLoader`: batches of a dataset as tensors, from threads or worker processes, exactly resumable."""
 
 from __future__ import annotations
 
 import logging
-import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,10 +13,17 @@ from torch.utils.data import SequentialSampler
 
 from shoal.errors import UsageError
 from shoal.figures import parse_bytes
-from shoal.integrations.torch.accelerated_pass import Accelerated, AcceleratedPass, PreparedMark
 from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
-from shoal.integrations.torch.framework_view import Shown, StepSampler, as_given, counted_in_samples
-from shoal.integrations.torch.said_length import SaidLength
+from shoal.integrations.torch.framework_view import (
+    Accelerated,
+    AcceleratedPass,
+    PreparedMark,
+    Shown,
+    counted_in_samples,
+    original,
+)
+from shoal.integrations.torch.lightning_epochs import ReportedLength, StepSampler
+from shoal.integrations.torch.loader_arguments import check_travels, refuse_contradictions, refuse_decided
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.protocol import as_within
 from shoal.pipeline.collate import collate
@@ -31,14 +37,13 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration, Source
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.refilling.steps_of_pass import StepsOfPass
 from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2
 _MOST_WORKERS, _MOST_AHEAD = 4096, 1 << 16
-_OPTIONS_OF_WORKERS = (
+_WORKER_OPTIONS = (
     "generator",
     "multiprocessing_context",
     "persistent_workers",
@@ -47,30 +52,19 @@ _OPTIONS_OF_WORKERS = (
     "timeout",
     "worker_init_fn",
 )
-_FROM_FRAMEWORKS = (StepSampler, SequentialSampler)  # with which Lightning and Fabric make a loader anew
 _log = logging.getLogger("shoal")
-
-# Arguments of torch's loader that this one refuses, with their defaults, and what to use here.
-_REFUSED = {
-    "batch_size": (None, "the dataset makes the batches: ds.batch({value})"),
-    "drop_last": (False, 'the dataset decides what happens to the last batch: ds.batch(..., remainder="drop")'),
-    "shuffle": (None, "the dataset has the order: ds.shuffle(seed=...)"),
-    "sampler": (None, "the dataset has the order: ds.shuffle() and ds.select()"),
-    "batch_sampler": (None, "the dataset has order and batches: ds.shuffle().batch(...)"),
-    "in_order": (True, "the order of batches is always exact"),
-}
 
 
 class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
-    """Batches of a dataset as tensors, in exactly the order of ``iter(dataset)``, whether made by threads or workers.
+    """Batches of a dataset as tensors, in exactly the order of ``iter(dataset)``, from threads or workers.
 
-    It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It is
-    an instance of that, so frameworks accept it; of its code it uses nothing. ``sampler`` says that samples are shared
-    out already, and lets frameworks name the epoch (`framework_view`). ``len(loader)`` counts batches of this rank, and
-    ``len(loader.dataset)`` samples over all ranks, as with torch's.
+    The loader takes the arguments of `torch.utils.data.DataLoader` that the dataset does not decide, and behaves alike.
+    It is an instance of that class, so frameworks accept it, but uses none of its code. ``sampler`` tells frameworks
+    that each rank has its part already, and takes their epochs (`lightning_epochs`). ``len(loader)`` counts batches of
+    this rank, and ``len(loader.dataset)`` samples over all ranks, as with torch's loader.
 
-    The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts received batches, not
-    those made ahead.
+    The loader's position is the dataset's: ``loader.state_dict()`` equals ``ds.state_dict()``, and counts received
+    batches, not prefetched ones.
 
     Parameters
     ----------
@@ -78,43 +72,43 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         A dataset with `Dataset.batch`.
     num_workers
         Processes that make batches: worker ``w`` of ``m`` makes the steps ``t`` of the rank with ``t % m == w``. With
-        0, threads of this process make them; choose that if the work is reading or decoding images, and processes if
-        your own Python code is slow. Each worker holds its own window; data from a network are shared on disk. With
-        ``filter(refill=True)``, workers send samples, and batches are made of them here, with ``collate_fn``.
+        0, threads of this process make the batches. Choose 0 to read or decode images, and processes if your own Python
+        code is slow. Each worker holds its own window; workers share data from a network on disk. With
+        ``filter(refill=True)``, workers send samples, and this process makes the batches, with ``collate_fn``.
     collate_fn
         Function from a list of samples to a batch; default: the batch of `Dataset.batch`, with arrays as tensors.
     pin_memory
         True for tensors in pinned memory. With ``num_workers=0``, numeric columns, like tokens, are gathered straight
-        into it, and arrays and tensors of samples are stacked there; all else is copied. Without an accelerator,
-        nothing is pinned, and a warning says so.
+        into pinned memory, and arrays and tensors of samples are stacked there; all other values are copied. Without an
+        accelerator, nothing is pinned, and a warning says so.
     timeout
         Seconds to wait for a batch of a worker; 0 waits without limit.
     worker_init_fn
-        Function called in each worker with its number.
+        Function that each worker calls with its number.
     multiprocessing_context
         Start method of workers: "forkserver" (the default, if available), "spawn" or "fork".
     generator
-        Generator from which torch draws the seed of the workers' random numbers. It does not affect the order.
+        Source of the seed of the workers' random numbers. It does not affect the order.
     prefetch_factor
         Batches made ahead of use, per worker; 2 by default. With ``num_workers=0``, 0 makes each batch on request, in
         the calling thread.
     persistent_workers
-        True to keep workers for the next epoch. The epochs are the same: if anything changed that they were started
-        with (a state that leaves samples out, a value in a function object), new workers are started.
+        True to keep workers for the next epoch. The epochs stay the same: new workers start if the input of the old
+        ones changed (a state that leaves samples out, a value in a function object).
     num_threads
         Threads that decode ahead of use and in order, with ``num_workers=0``. Default: one per core, up to 8 (4 without
-        simplejpeg), divided among the ranks of a machine, for work that gains by it: decoding images, and what shoal
-        does to samples before that; `decoding` says what was chosen, and why. Functions given to `Dataset.map`,
-        `filter` or `decode` are called by one thread, one sample after another; with a number here, functions of
-        samples are called by that many threads at a time, and must be thread-safe.
+        simplejpeg), divided among the ranks of a machine, for decoding of images and the stages of shoal before it;
+        `decoding` gives the choice and its reason. By default one thread calls the functions of `Dataset.map`,
+        `filter` and `decode`, one sample after another; with a number, that many threads call functions of samples at a
+        time, so they must be thread-safe.
     prefetch_bytes
-        With ``num_workers=0``, bytes of ready batches that may wait for use, and also bytes of decoded samples. One
-        batch is made ahead in any case.
+        With ``num_workers=0``, the limit on bytes of ready batches that wait for use, and on bytes of decoded samples.
+        One batch is always made ahead.
 
     Raises
     ------
     UsageError
-        Arguments contradict each other, or are decided by the dataset.
+        Arguments contradict each other, or the dataset decides them.
     """
 
     dataset = Shown[Dataset](counted_in_samples)  # type: ignore[assignment]  # torch has another class of that name
@@ -129,7 +123,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     persistent_workers = Shown[bool]()
     pin_memory_device, in_order, batch_sampler = "", True, None
     _is_accelerate_prepared = PreparedMark()
-    use_stateful_dataloader = True  # so accelerate saves and loads the state with its own
+    use_stateful_dataloader = True  # accelerate then saves and loads the state with its own
 
     def __init__(
         self,
@@ -149,9 +143,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         prefetch_bytes: int | str = "256MiB",
         **other: Any,
     ) -> None:
-        _refuse({"batch_size": batch_size, **other})
-        if not isinstance(given := cast("Any", dataset), Dataset):
-            msg = f"shoal.torch.DataLoader takes a shoal dataset; got {type(given).__name__}"
+        refuse_decided({"batch_size": batch_size, **other})
+        if not isinstance(cast("Any", dataset), Dataset):
+            msg = f"shoal.torch.DataLoader takes a shoal dataset; got {type(dataset).__name__}"
             raise UsageError(msg, hint="shoal.open(...).batch(...); for other datasets use torch's own loader")
         least = 1 if num_workers else 0
         num_workers = as_within("num_workers", num_workers, 0, _MOST_WORKERS)
@@ -161,16 +155,15 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
             num_threads = as_within("num_threads", num_threads, 1, _MOST_WORKERS)
         if timeout < 0:
             raise UsageError(f"timeout={timeout} must not be negative", hint="0 waits without a limit")
-        if num_workers:
-            _refuse_threads(num_threads, num_workers)
-        else:
-            _refuse_without_workers(
-                worker_init_fn=worker_init_fn,
-                multiprocessing_context=multiprocessing_context,
-                generator=generator,
-                persistent_workers=persistent_workers or None,
-            )
-        self.dataset = as_given(dataset)
+        refuse_contradictions(
+            num_workers,
+            num_threads,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            persistent_workers=persistent_workers or None,
+        )
+        self.dataset = original(dataset)
         self.num_workers = num_workers
         self.collate_fn = collate_fn
         self.pin_memory = pin_memory
@@ -182,25 +175,25 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self.persistent_workers = persistent_workers
         self.num_threads = num_threads
         self.prefetch_bytes = parse_bytes(prefetch_bytes, "prefetch_bytes")
-        # A framework that wants the same batches in each epoch gives this sampler.
+        # A framework that wants the same batches in each epoch passes this sampler.
         self._keeps_epoch = isinstance(other.get("sampler"), SequentialSampler)
         self._first_epoch = 0
         self.accelerated: Accelerated | None = None
-        self._staying: Workers | None = None
+        self._kept_workers: Workers | None = None
         self._newest: weakref.ref[Iteration] | None = None
         self._is_stopped = self._has_logged_stop = False
-        self._said_length = SaidLength()
+        self._reported_length = ReportedLength()
 
     def __repr__(self) -> str:
-        """Return the dataset, and the makers of its batches."""
+        """Return the dataset, and the threads or processes that decode."""
         return f"<shoal.torch.DataLoader: {self.dataset!r}, decoded in {self.decoding}>"
 
     @property
     def decoding(self) -> str:
-        """The threads or processes that decode, and why: "2 threads: ..."; also in `stats`."""
+        """The threads or processes that decode, and the reason: "2 threads: ..."; also in `stats`."""
         if self.num_workers:
-            who = "worker process" if self.num_workers == 1 else "worker processes"
-            return f"{self.num_workers} {who}: num_workers={self.num_workers} was asked for"
+            makers = "worker process" if self.num_workers == 1 else "worker processes"
+            return f"{self.num_workers} {makers}: num_workers={self.num_workers} was asked for"
         return self._threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:
@@ -209,13 +202,13 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         Raises
         ------
         TypeError
-            Nobody knows it before the end of the epoch: `filter` with ``refill=True``, sequences packed as they come,
-            a mixture without end, or the first epoch of ``index="grow"``. The error says what has a length.
+            The length is unknown before the end of the epoch: `filter` with ``refill=True``, sequences packed as they
+            come, a mixture without end, or the first epoch of ``index="grow"``. The error names alternatives.
         """
-        return self._said_length.of(self.dataset.stream)
+        return self._reported_length.of(self.dataset.stream)
 
     def __iter__(self) -> Iteration | StepsOfPass | AcceleratedPass:  # type: ignore[override]
-        """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
+        """Iterate like ``iter(dataset)``: from the loaded position, else from the start of the current epoch."""
         stream = self.dataset.stream
         num_steps, stay = stream.num_steps_of_pass, stream.stay
         batches = self._begun() if num_steps is None else StepsOfPass(self._begun(), self._begun, stay, num_steps)
@@ -225,25 +218,27 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         iteration = Iteration(*self._next_start(), renew=self._next_start)
         self._newest = weakref.ref(iteration)
         if self._is_stopped:  # perhaps by a signal handler, a moment ago
-            self._log_stop()
+            if not self._has_logged_stop:
+                self._has_logged_stop = True
+                _log.warning("the loader was stopped, and gives no batches before loader.start()")
             iteration.stop()
         return iteration
 
     def _next_start(self) -> tuple[IteratorSpec, Source | None]:
-        """Return where the next iterator begins, and the source of its batches; a stopped loader makes none."""
+        """Return the start of the next iterator, and the source of its batches; None if the loader is stopped."""
         if self.num_workers:
             begin_importing(self.multiprocessing_context)
         spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, waits_for_little=True, in_passes=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
-        self._said_length.compare(self.dataset.stream)
+        self._reported_length.compare(self.dataset.stream)
         finish = _tensor_marks if self.collate_fn is not None else tensors
         if self.persistent_workers and (newest := self._newest_iteration) is not None:
             newest.close()
         if not self._is_stopped and not self.num_workers:
             with InterruptsHeld():
-                return spec, self._source_here(spec.unobserved(), finish)
+                return spec, self._thread_source(spec.unobserved(), finish)
         if not self._is_stopped:
             pinned = self._pinned_after(finish)
             try:
@@ -254,8 +249,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
                 workers.close()
         return spec, None
 
-    def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
-        """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
+    def _thread_source(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
+        """Return the source of batches from threads of this process, or from this thread without prefetching."""
         spec = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
         if self.pin_memory and can_pin():
             spec = spec.gathered_into(pinned_array)
@@ -272,7 +267,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         return choose_threads(stages, num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
 
     def _pinned_after(self, finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function that finishes a batch, and pins it if asked to."""
+        """Return the function that finishes a batch, and pins it with ``pin_memory``."""
         if not (self.pin_memory and torch.accelerator.is_available()):
             return finish
         pin = partial(pinned_for, torch.accelerator.current_device_index())
@@ -284,12 +279,12 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     @property
     def sampler(self) -> StepSampler:  # type: ignore[override]  # torch sets it
-        """The steps of the current epoch, for frameworks: ``sampler.set_epoch`` names the epoch."""
+        """The steps of the current epoch, for frameworks, which call ``sampler.set_epoch``."""
         return StepSampler(self)
 
     @property
     def batch_size(self) -> int | None:  # type: ignore[override]
-        """Samples in a whole batch of this rank; None where batches differ in size."""
+        """Samples in a whole batch of this rank; None if batches differ in size."""
         return self.dataset.stream.batch_size
 
     @property
@@ -300,23 +295,23 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`.
 
-        An iterator that has yielded nothing yet follows.
+        An iterator before its first batch begins there, too.
         """
         if self._keeps_epoch:
-            self.dataset.stream.cursor.name_epoch()  # which is to come again
+            self.dataset.stream.cursor.name_epoch()  # the same epoch again
         else:
             self.dataset.set_epoch(epoch)
 
     def name_epoch(self, epoch: int, num_batches: int | None = None) -> None:
         """Begin at the start of an epoch as a framework counts it; see `StepSampler.set_epoch`.
 
-        ``num_batches`` are those after which it ends every epoch, whatever it is told of later ones.
+        ``num_batches`` is the framework's number of batches for every epoch.
         """
         loaded = self.dataset.stream.cursor.loaded_epoch
         if loaded is not None:
             self._first_epoch = loaded - epoch
         self.set_epoch(max(0, self._first_epoch + epoch))
-        self._said_length.compare(self.dataset.stream, num_batches)
+        self._reported_length.compare(self.dataset.stream, num_batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""
@@ -327,7 +322,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self.dataset.load_state_dict(state)
 
     def certificate(self) -> dict[str, Any]:
-        """Return a summary of what was received, in a few numbers; see `Dataset.certificate`."""
+        """Return a summary of the received samples, in a few numbers; see `Dataset.certificate`."""
         return self.dataset.certificate()
 
     def stats(self) -> dict[str, Any]:
@@ -337,10 +332,10 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     def stop(self) -> None:
         """End the loop over the newest iterator as if there were no more batches, even while it waits for one.
 
-        It returns at once, and may be called in a signal handler: a job with only seconds left can thus save its state,
-        whatever the storage does. The loop ends within two seconds of its request for the next batch, or of the stop if
-        workers are being started. Between two loops, or before the first, a stop holds as well: no loop gives a batch
-        before `start`, whatever state is loaded or epoch set. `is_stopped` tells whether that is so.
+        The call returns at once, also in a signal handler, so that a job with only seconds left can save its state even
+        if the storage hangs. The loop ends within two seconds of its request for the next batch, or of the stop if
+        workers are starting. A stop before or between loops holds as well: no loop yields a batch before `start`, not
+        even after a new state or epoch. `is_stopped` tells whether the loader is stopped.
         """
         self._is_stopped, self._has_logged_stop = True, False
         if (newest := self._newest_iteration) is not None:
@@ -352,83 +347,40 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         return self._is_stopped
 
     def start(self) -> None:
-        """Let loops give batches again after `stop`: from a loaded state, else from the start of the epoch."""
+        """Let loops yield batches again after `stop`: from a loaded state, else from the start of the epoch."""
         self._is_stopped = False
-
-    def _log_stop(self) -> None:
-        if not self._has_logged_stop:
-            self._has_logged_stop = True
-            _log.warning("the loader was stopped, and gives no batches before loader.start()")
 
     def close(self) -> None:
         """End persistent workers; iterating again starts new ones."""
         if self.persistent_workers and (newest := self._newest_iteration) is not None:
             newest.close()
-        staying, self._staying = self._staying, None
-        if staying is not None:
-            staying.close()
+        kept, self._kept_workers = self._kept_workers, None
+        if kept is not None:
+            kept.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy, which has its own dataset at the same position, and no workers yet."""
-        return {**self.__dict__, "_staying": None, "_newest": None, "accelerated": None}
+        """Return the state for a copy with its own dataset at the same position, and without workers."""
+        return {**self.__dict__, "_kept_workers": None, "_newest": None, "accelerated": None}
 
     def _workers_for(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
-        options = {name: getattr(self, name) for name in _OPTIONS_OF_WORKERS}
-        given = (spec.work, self.num_workers, finish, options)
-        staying, self._staying = self._staying, None
-        if staying is not None:
-            if staying.serve(*given):
-                self._staying = staying
-                return staying
-            staying.close()
+        options = {name: getattr(self, name) for name in _WORKER_OPTIONS}
+        arguments = (spec.work, self.num_workers, finish, options)
+        kept, self._kept_workers = self._kept_workers, None
+        if kept is not None:
+            if kept.serve(*arguments):
+                self._kept_workers = kept
+                return kept
+            kept.close()
         if options["multiprocessing_context"].get_start_method() != "fork":
-            _check_travels(spec.work.pipeline, self.collate_fn, options["worker_init_fn"])
-        workers = Workers(*given)
+            check_travels(spec.work.pipeline, self.collate_fn, options["worker_init_fn"])
+        workers = Workers(*arguments)
         if self.persistent_workers:
-            self._staying = workers
+            self._kept_workers = workers
         return workers
 
 
-def _refuse(given: dict[str, Any]) -> None:
-    """Raise `UsageError` for arguments that the dataset decides, `TypeError` for unknown ones."""
-    for name, value in given.items():
-        if name not in _REFUSED:
-            raise TypeError(f"DataLoader() got an unexpected keyword argument {name!r}")
-        default, hint = _REFUSED[name]
-        if isinstance(given.get("sampler"), _FROM_FRAMEWORKS) and name in ("sampler", "shuffle"):
-            continue
-        if value is not default:
-            raise UsageError(f"{name}={value!r} is not an option of this loader", hint=hint.format(value=value))
-
-
-def _refuse_threads(num_threads: int | None, num_workers: int) -> None:
-    if num_threads is not None:
-        msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode only without workers"
-        raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
-
-
-def _refuse_without_workers(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            msg = f"{name}= is for worker processes, but num_workers is 0"
-            raise UsageError(msg, hint="num_workers=1 or more; with 0, threads of this process make the batches")
-
-
-def _check_travels(pipeline: PipelineSpec, *functions: Any) -> None:
-    for thing in (*pipeline.stages, *pipeline.batch_stages, *functions):
-        try:
-            pickle.dumps(thing)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            msg = f"{thing!r} cannot be sent to worker processes: {error}"
-            hint = (
-                "define the function at the top of a module (no lambda, no function in a function); or num_workers=0; "
-                'or multiprocessing_context="fork", if nothing was read from a network before'
-            )
-            raise UsageError(msg, hint=hint) from error
-
-
 def _tensor_marks(batch: Any) -> Any:
-    """Return the output of ``collate_fn`` as it is, except that the marks of repeats become tensors."""
+    """Return the output of ``collate_fn``; only the marks of repeats become tensors."""
     if isinstance(batch, dict) and "__pad__" in batch:
         return {**batch, "__pad__": tensors(batch["__pad__"])}
     return batch

@@ -1,4 +1,4 @@
-"""The comparison of what ranks of a torch job must agree on, and the part of a rank in a device mesh."""
+"""The part of a rank in a device mesh, and the comparison of the settings of all ranks of a torch job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.stream.ranks import check_agreement
 def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = None) -> Dataset:
     """Return the part of this process in a device mesh: ranks that differ in ``dims`` get different samples.
 
-    Ranks that differ only in other dimensions (tensor, pipeline, sequence parallel ones) get the same samples.
+    Ranks that differ only in other dimensions (tensor, pipeline, sequence parallel) get the same samples.
 
     Parameters
     ----------
@@ -34,38 +34,38 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
     if dims is None and mesh.ndim == 1:
         chosen = [0]
     else:
-        wanted = [dims] if isinstance(dims, str) else list(dims or ())
-        if not wanted or any(name not in names for name in wanted):
+        dim_names = [dims] if isinstance(dims, str) else list(dims or ())
+        if not dim_names or any(name not in names for name in dim_names):
             msg = f"unknown data parallel dimensions {dims!r}; the mesh has {', '.join(map(repr, names)) or 'no names'}"
             raise UsageError(msg, hint='name them: partition(ds, mesh, "dp") or partition(ds, mesh, ["pod", "dp"])')
-        chosen = [names.index(name) for name in wanted]
-    here = mesh.get_coordinate()
-    if here is None:
+        chosen = [names.index(name) for name in dim_names]
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
         raise UsageError("this process is not in the mesh", hint="iterate only in the processes of the mesh")
     rank, world_size = 0, 1
     for dim in chosen:
-        rank = rank * mesh.size(dim) + here[dim]
+        rank = rank * mesh.size(dim) + coordinate[dim]
         world_size *= mesh.size(dim)
     return dataset.partition(rank=rank, world_size=world_size)
 
 
 def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
-    """Check once that all ranks are about to train on the same data; call it on every rank, before the loop.
+    """Check once, on every rank before the loop, that all ranks will train on the same data.
 
-    It compares dataset, seed, order, epoch, position, batch size and the number of ranks; and checks that each part of
-    the samples has an owner, and all parts equally many. It makes one collective call with some hundred bytes from each
-    rank; without a process group there is nothing to compare.
+    The check compares dataset, seed, order, epoch, position, batch size and the number of ranks, and makes sure that
+    each part of the samples has an owner, and all parts have equally many. It is one collective call with some hundred
+    bytes from each rank; it does nothing without a process group.
 
     Raises
     ------
     UsageError
-        Ranks differ; raised on all of them, with the ranks, the fields and both sides.
+        Ranks differ; raised on all ranks, with the ranks, the fields and both values.
     """
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return
     dataset = source.dataset if isinstance(source, DataLoader) else source
     own = dataset.stream.iterator_spec().settings()
-    everybody: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(everybody, own, group=group)
-    check_agreement(everybody)
+    settings: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(settings, own, group=group)
+    check_agreement(settings)

@@ -1,8 +1,8 @@
-"""Worker processes for a loader: torch's own, given one task per batch, in turn.
+"""Worker processes of a loader: torch's own processes, with one task per batch, in turn.
 
-torch gets a map-style dataset and a sampler that gives its keys, not an iterable: it passes keys to workers in turn
-and returns the results in the order of the keys. So worker ``w`` of ``m`` makes the steps ``t`` with ``t % m == w``,
-no worker ever ends early, and a worker that stays for several epochs learns of each with its first key.
+torch gets a map-style dataset and a sampler of its keys, not an iterable: it passes keys to workers in turn, and
+returns the results in the order of the keys. So worker ``w`` of ``m`` makes the steps ``t`` with ``t % m == w``, no
+worker ends early, and the first key of an epoch tells a persistent worker about the epoch.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Workshop:
         self._maker, self._finish = StepMaker(work, num_workers, stop), finish
 
     def __getitem__(self, task: Task) -> WorkerBatch:
-        made = self._maker.make(task)
-        if made.failed is not None:
-            return made
-        is_part = isinstance(made.batch, Part)  # of batches that are cut, and finished, where they are received
-        batch, is_copied = sendable(made.batch if is_part else self._finish(made.batch))
-        return made._replace(batch=batch, counts={**made.counts, "num_unshared_batches": int(is_copied)})
+        result = self._maker.make(task)
+        if result.failed is not None:
+            return result
+        is_part = isinstance(result.batch, Part)  # the receiver cuts batches from parts, and finishes them
+        batch, is_copied = sendable(result.batch if is_part else self._finish(result.batch))
+        return result._replace(batch=batch, counts={**result.counts, "num_unshared_batches": int(is_copied)})
 
 
 def _begin(init: Callable[[int], None] | None, worker: int) -> None:
-    """Make a worker end with the trainer, then call the user's function."""
+    """Let a worker end with the trainer, then call the user's function."""
     end_with_parent()
     end_where_unsent()
     if init is not None:
@@ -79,22 +79,19 @@ class _Tasks:
 
 
 class Workers:
-    """The worker processes of a loader, which serve pass after pass if they may stay.
-
-    ``options`` go to torch's DataLoader.
-    """
+    """The worker processes of a loader for one pass, or for several; ``options`` go to torch's DataLoader."""
 
     def __init__(
         self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]
     ) -> None:
-        self._made: Any = None
+        self._iterator: Any = None  # of torch's loader
         self._closed, self._has_given_up = True, False
         self._pid, self._is_fork = os.getpid(), options["multiprocessing_context"].get_start_method() == "fork"
-        self._given, self._num_workers = _given(work, num_workers, finish, options), num_workers
+        self._inputs, self._num_workers = _inputs(work, num_workers, finish, options), num_workers
         if num_workers > 1:
             work = sharing_chunks(work, num_workers=num_workers)
         self._tasks = _Tasks()
-        # An event of multiprocessing would wait for its waiters, one of which may have been killed.
+        # Not an event of multiprocessing, which waits for its waiters: one may have been killed.
         with named_refusals():
             stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
         workshop: Any = Workshop(work, num_workers, finish, stopped)
@@ -103,33 +100,30 @@ class Workers:
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
             **{**options, "worker_init_fn": partial(_begin, options["worker_init_fn"])},
         )
         self._closed = False
         _open.add(self)
 
     def serve(self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], options: dict[str, Any]) -> bool:
-        """Return True if these workers equal new `Workers` of these arguments, so that they can serve."""
-        return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
+        """Return True if these workers can replace new `Workers` of these arguments."""
+        is_usable = not self._closed and not self._has_given_up
+        return is_usable and _inputs(work, num_workers, finish, options) == self._inputs
 
     def begin(self, spec: IteratorSpec, is_stopped: Callable[[], bool]) -> None:
-        """Start making the batches of this pass; what is left of an earlier one is dropped.
+        """Begin the batches of this pass; remaining batches of an earlier pass are dropped.
 
-        Raises
-        ------
-        WorkerError
-            The system has no room for workers, or one of them ended.
-        StoppedError
-            ``is_stopped`` returned True meanwhile.
+        Raises `WorkerError` if the system refuses to start workers, or a worker ended; `StoppedError` if ``is_stopped``
+        returned True meanwhile.
         """
         self._tasks.spec = spec
         try:
             with named_refusals():
-                self._made = start_workers(self._loader, is_fork=self._is_fork, is_stopped=is_stopped)
+                self._iterator = start_workers(self._loader, is_fork=self._is_fork, is_stopped=is_stopped)
         except WorkerError:
             raise
-        except RuntimeError as error:  # one that stayed from an earlier pass has ended
+        except RuntimeError as error:  # a worker of an earlier pass has ended
             raise self._explained(error) from error
         except BaseException:
             self._has_given_up = True
@@ -138,56 +132,53 @@ class Workers:
     def next(self) -> WorkerBatch:
         """Return the result of the next task; raise `StopIteration` after the last.
 
-        Raises
-        ------
-        WorkerError
-            A worker ended, or did not answer in time.
+        Raises `WorkerError` if a worker ended, or did not answer in time.
         """
         try:
-            with seen_ends(self._made):
-                made = next(self._made, None)
+            with seen_ends(self._iterator):
+                result = next(self._iterator, None)
         except (RuntimeError, EOFError, OSError) as error:
             raise self._explained(error) from error
-        if made is None:  # torch's own StopIteration would hold on to its queues until it is handled
+        if result is None:  # torch's own StopIteration would keep its queues alive until it is handled
             raise StopIteration
-        return WorkerBatch(*made)
+        return WorkerBatch(*result)
 
     def give_up(self) -> None:
-        """Make the workers abandon their batches for good: they answer at once, and serve no other pass."""
+        """Let the workers abandon their batches for good: they answer at once, and serve no other pass."""
         self._has_given_up = True
         self._stop.send_bytes(b"stop")
 
     def kill(self) -> None:
         """Kill the processes, and answer a waiting `next` in their place."""
-        made = self._made
-        for worker in getattr(made, "_workers", ()):
+        iterator = self._iterator
+        for worker in getattr(iterator, "_workers", ()):
             worker.kill()
-        if made is not None:  # torch would look for lost workers every five seconds
-            msg = "the loader was stopped"
-            made._worker_result_queue.put((made._rcvd_idx, WorkerBatch(-1, None, {}, Failed(StoppedError(msg), ""))))  # noqa: SLF001
+        if iterator is not None:  # torch would look for lost workers only every five seconds
+            failed = Failed(StoppedError("the loader was stopped"), "")
+            iterator._worker_result_queue.put((iterator._rcvd_idx, WorkerBatch(-1, None, {}, failed)))  # noqa: SLF001
 
     def close(self) -> None:
         """End the processes, and wait for their end."""
-        made, self._made = self._made, None
+        iterator, self._iterator = self._iterator, None
         self._closed = True
         _open.discard(self)
-        if made is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
+        if iterator is not None and self._pid == os.getpid():  # a forked child has no workers, only their queues
             with interrupts_wait():
                 self._stop.send_bytes(b"stop")  # torch would wait until the batches in work are made
-                made._shutdown_workers()  # noqa: SLF001  # else whenever the garbage collector runs
+                iterator._shutdown_workers()  # noqa: SLF001  # otherwise only the garbage collector does it
                 # torch does not wait, and a thread with the last reference to a queue frees it after Python's end.
-                wait_for_feeders(getattr(made, "_index_queues", ()), timeout_seconds=_SECONDS_TO_END)
-                self._loader = made = None  # the last reference to the queues
+                wait_for_feeders(getattr(iterator, "_index_queues", ()), timeout_seconds=_SECONDS_TO_END)
+                self._loader = iterator = None  # the last reference to the queues
 
     def __del__(self) -> None:
-        if not self._closed:  # at Python's end they are, and the rest of this module may be gone
+        if not self._closed:  # at Python's end they are closed, and the rest of this module may be gone
             self.close()
 
     def _explained(self, error: Exception) -> Exception:
-        """Return the error that explains why torch lost a worker, as far as the system knows."""
-        if isinstance(error, EOFError | OSError):  # its output is lost; the system may not know of its end yet
-            wait_for_end(getattr(self._made, "_workers", ()), timeout_seconds=_SECONDS_TO_END)
-        if ended := ended_workers(self._made):
+        """Return an error with the reason why torch lost a worker, as far as the system knows it."""
+        if isinstance(error, EOFError | OSError):  # the output is lost; the system may not know of the end yet
+            wait_for_end(getattr(self._iterator, "_workers", ()), timeout_seconds=_SECONDS_TO_END)
+        if ended := ended_workers(self._iterator):
             number, worker = ended[0]
             how, hint = _cause(worker.exitcode)
             msg = f"worker {number} of {self._num_workers} (pid {worker.pid}) {how}"
@@ -199,9 +190,9 @@ class Workers:
 
 
 class WorkerBatches:
-    """The source of batches that worker processes make: those of one pass, which ``stay`` for the next ones if true.
+    """The batches of one pass, from worker processes, which ``stay`` for further passes.
 
-    If batches are to be filled, workers make parts, and ``finish`` converts the batches that are cut from these here.
+    For filled batches, workers make parts; the receiver cuts batches from the parts, and ``finish`` converts them.
     """
 
     survives_interrupts = False  # torch may have taken a batch out of its queue
@@ -224,25 +215,25 @@ class WorkerBatches:
         workers.begin(spec, is_stopped)
 
     def receive(self, taken: list[Any]) -> Any:  # noqa: ARG002  # nothing can be given back
-        """Return the next batch, waiting for the worker that makes it."""
+        """Return the next batch, after waiting for its worker."""
         position, batches = self.position, self._batches
         while not batches.is_full:
             if self._next_step >= position.global_batches.stop:
                 return next(batches.last())
-            made = self._received()
-            if made.num_samples is not None and not position.knows_end:
-                position.end_at(made.num_samples)
-            if not made.is_over:
-                batches.add(made.batch, made.proof)
+            result = self._received()
+            if result.num_samples is not None and not position.knows_end:
+                position.end_at(result.num_samples)
+            if not result.is_over:
+                batches.add(result.batch, result.proof)
         return batches.batch()
 
     def _received(self) -> WorkerBatch:
-        """Return what a worker made of the next step."""
+        """Return a worker's result for the next step."""
         if self._workers is None:
             raise StopIteration
         try:
             self._is_waiting = True
-            made = self._workers.next()
+            result = self._workers.next()
             self._is_waiting = False
         except StopIteration:
             raise
@@ -250,16 +241,16 @@ class WorkerBatches:
             self._workers.close()  # after any error, the content of their queues is unknown
             self._workers = None
             raise
-        add_counts(self._counters, made.counts)
-        if made.counts.get("num_unshared_batches") and not self._has_warned:
+        add_counts(self._counters, result.counts)
+        if result.counts.get("num_unshared_batches") and not self._has_warned:
             self._has_warned = True
             _log.warning("batches of workers come through a pipe, which is slower: %s", SHARED_MEMORY_HINT)
-        if made.failed is not None:
-            made.failed.raise_here()
-        if made.step != self._next_step:  # never seen; but a batch lost between processes must not go unnoticed
-            raise AssertionError(f"a worker sent the batch of step {made.step}; step {self._next_step} is due")
+        if result.failed is not None:
+            result.failed.raise_here()
+        if result.step != self._next_step:  # never seen; but a batch lost between processes must not go unnoticed
+            raise AssertionError(f"a worker sent the batch of step {result.step}; step {self._next_step} is due")
         self._next_step += 1
-        return made
+        return result
 
     def give_back(self, taken: list[Any]) -> None:
         """Do nothing: an interrupt ends this source."""
@@ -276,18 +267,18 @@ class WorkerBatches:
             workers.kill()
 
     def end(self) -> None:
-        """Release the workers after the last batch: persistent ones stay, others end."""
+        """Release the workers after the last batch: persistent workers stay, others end."""
         self.close()
 
     def close(self) -> None:
-        """End the processes; persistent ones learn from the next pass that this one is over."""
+        """End the processes; the next pass tells persistent workers that this one is over."""
         workers, self._workers = self._workers, None
         if workers is not None and not self._stay:
             workers.close()
 
 
 def _context_of(spec: IteratorSpec, position: Position) -> BatchContext:
-    """Return the inputs of a batcher whose samples come from other processes."""
+    """Return the inputs of a batcher for samples from other processes."""
     piece = spec.work.resolved.whole(spec.work.opened, spec.epoch)
     return BatchContext(
         opened=piece.opened,
@@ -303,11 +294,11 @@ def _context_of(spec: IteratorSpec, position: Position) -> BatchContext:
     )
 
 
-def _given(work: WorkerSpec, *others: Any) -> Snapshot:
-    """Return a snapshot of everything that workers are started with.
+def _inputs(work: WorkerSpec, *others: Any) -> Snapshot:
+    """Return a snapshot of all inputs of workers.
 
-    The location of samples does not change as long as the dataset does not; how workers are started, and the seed of
-    the random numbers of the next ones, do not affect what existing workers make.
+    The location of samples changes only with the dataset. The start method, and the generator of seeds for new workers,
+    do not affect the batches of existing workers.
     """
     options: dict[str, Any] = others[-1]
     alone = (work.opened, work.opened.index, options["multiprocessing_context"], options["generator"])
@@ -321,7 +312,7 @@ def _cause(exitcode: int) -> tuple[str, str]:
             return "could not send its batch", hint
         hint = (
             'its own message is on stderr. A script that starts workers needs `if __name__ == "__main__":` around '
-            "what it does, and functions for map(), filter() and collate_fn= must be importable: not of a notebook"
+            "its work, and functions for map(), filter() and collate_fn= must be importable: not of a notebook"
         )
         return f"ended with exit code {exitcode}", hint
     try:
@@ -336,8 +327,8 @@ def _cause(exitcode: int) -> tuple[str, str]:
     return f"was ended by {name}", hints.get(name, "something outside of shoal ended it")
 
 
-def _as_it_is(made: Any) -> Any:
-    return made
+def _identity(batch: Any) -> Any:
+    return batch
 
 
 _open: weakref.WeakSet[Workers] = weakref.WeakSet()

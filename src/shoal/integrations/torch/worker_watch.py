@@ -1,9 +1,9 @@
-"""Starts and ends of torch's worker processes, seen by the thread that waits for their batches, and by no other code.
+"""Starts and ends of torch's worker processes, hidden from all code but the thread that waits for their batches.
 
-Two habits of torch are kept from everything else. Starting blocks until a fork server has imported the modules of the
-user, which no signal ends: here another thread starts workers, so that a stop or Ctrl-C ends the wait. And torch
-installs a handler of SIGCHLD that raises once a worker has ended, in whatever code the main thread runs: between two
-batches that is the code of the user. Here the handler knows the workers only while their batch is waited for.
+This module hides two habits of torch. The start of workers blocks until a fork server has imported the user's modules,
+and no signal ends it: here another thread starts workers, so that a stop or Ctrl-C ends the wait. And torch's handler
+of SIGCHLD raises when a worker has ended, in any code of the main thread, such as the user's code between two batches:
+here the handler knows the workers only while a thread waits for their batch.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from shoal.processes.start_methods import existing_main
 
 
 def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool]) -> Any:
-    """Return torch's iterator over a loader, once its workers have started.
+    """Return torch's iterator over a loader after its workers have started.
 
-    Raises
-    ------
-    StoppedError
-        ``is_stopped`` returned True meanwhile; what has started is ended in another thread.
+    Raises `StoppedError` if ``is_stopped`` returned True meanwhile; another thread then ends the started workers.
     """
     if is_fork:  # takes milliseconds; and Python advises against forks in other threads
         with _children_unseen():
-            made = iter(loader)
-            _forget(made)
-        return made
+            iterator = iter(loader)
+            _forget(iterator)
+        return iterator
     if is_main_thread():
-        signal_handling._set_SIGCHLD_handler()  # noqa: SLF001  # only there
-    # A thread has a current device of its own, which torch takes for pinned memory.
-    device = torch.accelerator.current_device_index() if _is_pinning(loader) else None
+        signal_handling._set_SIGCHLD_handler()  # noqa: SLF001  # only the main thread may
+    # Each thread has its own current device, and torch pins memory for it.
+    is_pinning = getattr(loader, "pin_memory", False) and torch.accelerator.is_available()
+    device = torch.accelerator.current_device_index() if is_pinning else None
     return call_unless_stopped(
         partial(_started, loader, device), is_stopped=is_stopped, undo=_end, what="the start of worker processes"
     )
@@ -49,38 +47,38 @@ def _started(loader: Any, device: int | None) -> Any:
     if device is not None:
         torch.accelerator.set_device_index(device)
     with existing_main():
-        made = iter(loader)
-    _forget(made)
-    return made
+        iterator = iter(loader)
+    _forget(iterator)
+    return iterator
 
 
-def _end(made: Any) -> None:
-    made._shutdown_workers()  # noqa: SLF001
+def _end(iterator: Any) -> None:
+    iterator._shutdown_workers()  # noqa: SLF001
 
 
 @contextlib.contextmanager
-def seen_ends(made: Any) -> Iterator[None]:
-    """Let an end of a worker raise `RuntimeError` at once while the context lasts, and if there was one before.
+def seen_ends(iterator: Any) -> Iterator[None]:
+    """Raise `RuntimeError` if a worker has ended, or ends while the context lasts.
 
-    Only in the main thread, where torch's handler raises; elsewhere torch looks for ended workers every five seconds.
+    In the main thread, torch's handler raises at once; elsewhere torch looks for ended workers every five seconds.
     """
-    workers = getattr(made, "_workers", ())
+    workers = getattr(iterator, "_workers", ())
     if not is_main_thread():
         _raise_if_ended(workers)
         yield
         return
     try:
-        _set_worker_pids(id(made), tuple(worker.pid for worker in workers))
-        made._worker_pids_set = True  # noqa: SLF001
+        _set_worker_pids(id(iterator), tuple(worker.pid for worker in workers))
+        iterator._worker_pids_set = True  # noqa: SLF001
         _raise_if_ended(workers)
         yield
     finally:
-        _forget(made)
+        _forget(iterator)
 
 
-def ended_workers(made: Any) -> list[tuple[int, Any]]:
-    """Return number and process of each worker that has ended: none does while batches are due."""
-    workers = getattr(made, "_workers", ())
+def ended_workers(iterator: Any) -> list[tuple[int, Any]]:
+    """Return number and process of each worker that has ended; a worker should not end while batches are due."""
+    workers = getattr(iterator, "_workers", ())
     return [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
 
 
@@ -89,26 +87,22 @@ def _raise_if_ended(workers: Sequence[Any]) -> None:
         raise RuntimeError("a worker ended before its batch was asked for")
 
 
-def _forget(made: Any) -> None:
-    """Make torch's handler of SIGCHLD ignore these workers."""
-    if getattr(made, "_worker_pids_set", False):
-        made._worker_pids_set = False  # noqa: SLF001
-        _remove_worker_pids(id(made))
+def _forget(iterator: Any) -> None:
+    """Let torch's handler of SIGCHLD ignore these workers."""
+    if getattr(iterator, "_worker_pids_set", False):
+        iterator._worker_pids_set = False  # noqa: SLF001
+        _remove_worker_pids(id(iterator))
 
 
 @contextlib.contextmanager
 def _children_unseen() -> Iterator[None]:
-    """Keep torch's handler of SIGCHLD from running; it is installed afterwards if it was not before."""
+    """Suspend torch's handler of SIGCHLD; it is installed afterwards in any case."""
     if not is_main_thread():
         yield
         return
     signal_handling._set_SIGCHLD_handler()  # noqa: SLF001
-    answer = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGCHLD, answer)
-
-
-def _is_pinning(loader: Any) -> bool:
-    return bool(getattr(loader, "pin_memory", False) and torch.accelerator.is_available())
+        signal.signal(signal.SIGCHLD, handler)

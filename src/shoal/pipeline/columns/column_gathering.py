@@ -195,9 +195,10 @@ class Gathering:
         source = self._sources[owner]
 
         def place(read: UnitRead) -> memoryview | None:
-            number = self._table_of_records(owner, read, rows_in_use)
-            if number is None:
-                return None
+            key = owner, read.shard
+            number, record_bytes = self._shards.get(key) or self._layout_of(owner, read.shard, rows_in_use)
+            if number is None or read.num_bytes != read.num_samples * record_bytes:
+                return None  # to be parsed
             first, buffer = self._tables[number].place(read.num_samples)
             placed.append((number, first))
             return buffer
@@ -219,11 +220,6 @@ class Gathering:
             return -1, 0
         number, columns = self._table_of(columns, rows_in_use)
         return number, self._tables[number].put(columns, len(records))
-
-    def _table_of_records(self, owner: int, read: UnitRead, rows_in_use: int) -> int | None:
-        """Return the table that can take the bytes of a read unparsed; None if they must be parsed."""
-        number, record_bytes = self._shards.get((owner, read.shard)) or self._layout_of(owner, read.shard, rows_in_use)
-        return number if number is not None and read.num_bytes == read.num_samples * record_bytes else None
 
     def _layout_of(self, owner: int, shard: int, rows_in_use: int) -> tuple[int | None, int]:
         """Return the table that can take unparsed records of a shard, and the bytes of a record; cached."""

@@ -1,4 +1,4 @@
-"""The datasets whose units are gathered into batches: one dataset, or all sources of a mixture."""
+"""The datasets behind gathered batches: one dataset, or all sources of a mixture."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSource:
-    """One dataset among several whose units and samples are numbered one dataset after another.
+    """One of several datasets; units and samples are numbered one dataset after another.
 
     The ``stages`` of the dataset select, rename or fill columns. They run on each unit, so that all datasets have the
     columns of their samples after the stages. A unit that lacks a column has no columns.

@@ -65,7 +65,7 @@ class RowLifetimes:
         return code if code < len(self._distinct) and self._distinct[code] == unit else None
 
     def arrivals(self, stop: int) -> Iterator[int]:
-        """Yield the units that samples before ``stop`` use first, in order, each once."""
+        """Yield the distinct units that samples before ``stop`` use first, in order."""
         while self._next is not None and self._next[0] < stop:
             unit = self._next[1]
             self._next = next(self._arrivals, None)
@@ -80,7 +80,7 @@ class RowLifetimes:
         self._next = next(self._arrivals, None)
 
     def departures(self, stop: int) -> Iterator[int]:
-        """Yield the units whose last use lies before ``stop``, each once."""
+        """Yield the distinct units with a last use before ``stop``."""
         while self._next_departure is not None and self._next_departure[0] < stop:
             unit = self._next_departure[1]
             self._next_departure = next(self._departures, None)
@@ -120,6 +120,6 @@ def _most_at_once(
     arriving: NDArray[np.float64],
     departing: NDArray[np.float64],
 ) -> float:
-    """Return by how many rows memory grows at most, given the samples and rows at which units arrive and depart."""
+    """Return the largest growth of memory in rows, from the samples and rows of units that arrive and depart."""
     gone = np.concatenate([[0.0], np.cumsum(departing)])[np.searchsorted(departures, arrivals)]
     return float((np.cumsum(arriving) - gone).max(initial=0))

@@ -27,8 +27,8 @@ class Table:
     """Rows of columns with these names and kinds, stored in spans; the number of the first row identifies a span.
 
     ``num_rows`` is the expected number of rows in use at a time. ``layout`` is the type of a record if the columns are
-    fields of unparsed records. ``keeps_arrow`` gathers rows of bytes and text as Arrow arrays, else as lists, for which
-    each value is copied once.
+    fields of unparsed records. ``keeps_arrow`` gathers rows of bytes and text as Arrow arrays, else as lists with one
+    copy of each value.
     """
 
     def __init__(self, kinds: Kinds, *, num_rows: int, layout: Any = None, keeps_arrow: bool = True) -> None:

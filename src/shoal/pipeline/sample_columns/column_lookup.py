@@ -56,7 +56,8 @@ class ColumnLookup:
             if value is _ABSENT:
                 value, source = self._nested(number, column, sample, inside)
             if source != self.sources[number] and value is not None:
-                self._set_source(number, source)
+                before, self.sources[number] = self.sources[number], source
+                check_source(column, before, source, self._where(len(self.values[number])))
             self.values[number].append(value)
 
     def _nested(self, number: int, column: Column, sample: Sample, inside: dict[str, Any]) -> tuple[Any, str]:
@@ -96,12 +97,6 @@ class ColumnLookup:
             msg = f"{path!r} could be {' or '.join(source for source, _ in parts)}: {where} has both"
             raise UsageError(msg, hint=f"name one: {path}={parts[0][0]}")
         return (parts[0][1], parts[0][0]) if parts else (None, "")
-
-    def _set_source(self, number: int, source: str) -> None:
-        before = self.sources[number]
-        self.sources[number] = source
-        if before:
-            check_source(self._columns[number], before, source, self._where(len(self.values[number])))
 
 
 def check_source(column: Column, before: str, source: str, where: str) -> None:

@@ -65,7 +65,8 @@ def part_of_values(values: list[Any], column: Column, where: Where) -> Part:
     kinds = set(map(type, values))
     is_stored = kinds <= {bytes, type(None)}
     if not kinds <= {*_KIND_OF, type(None)}:
-        values = [_plain(value) for value in values]
+        # Bytes that are no text are refused, not missing.
+        values = [value if (plain := plain_value(value)) is None else plain for value in values]
         _refuse_others(values, column, where)
         kinds = set(map(type, values))
     missing = np.flatnonzero(np.fromiter((value is None for value in values), bool, len(values)))
@@ -231,12 +232,6 @@ def _default_of(kind: str, default: Any, column: Column) -> Any:
 def _refuse_default(kind: str, default: Any, column: Column) -> NoReturn:
     msg = f"each value of the column {column.name!r} is {_NOUNS[kind]}, and {default!r} was given for missing ones"
     raise UsageError(msg, hint="give them a value of that kind")
-
-
-def _plain(value: Any) -> Any:
-    """Return `plain_value`, or bytes that are no text unchanged: they are not missing."""
-    plain = plain_value(value)
-    return value if plain is None else plain
 
 
 def _array(values: list[Any], kind: str, column: Column, where: Where) -> NDArray[Any]:

@@ -65,7 +65,7 @@ class BySource(Stage):
         return NameSource(self.names[source])(sample, sample_id)
 
     @property
-    def takes_columns(self) -> bool:
+    def takes_columns(self) -> bool:  # type: ignore[override]
         """True if the stages of all sources take columns; only columns of whole batches get ids."""
         return all(stage.takes_columns and not isinstance(stage, WithIds) for own in self.stages for stage in own)
 
@@ -104,12 +104,9 @@ class NameSource(Stage):
 class FillMissing(Stage):
     """A stage that gives values to fields that a sample lacks."""
 
-    values: Mapping[str, Any]
+    takes_columns = True
 
-    @property
-    def takes_columns(self) -> bool:
-        """True: a unit that lacks a column gets one."""
-        return True
+    values: Mapping[str, Any]
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with these fields."""

@@ -35,7 +35,7 @@ class Rename(Stage):
         return f"rename({', '.join(f'{new}={old!r}' for new, old in self.names.items())})"
 
     @property
-    def takes_columns(self) -> bool:
+    def takes_columns(self) -> bool:  # type: ignore[override]
         """True for whole fields; a path may lead into the values of a column."""
         return not have_paths(self.names.values())
 
@@ -56,7 +56,7 @@ class _FieldsStage(Stage):
     names: tuple[str, ...]
 
     @property
-    def takes_columns(self) -> bool:
+    def takes_columns(self) -> bool:  # type: ignore[override]
         """True for whole fields; a path may lead into the values of a column."""
         return not have_paths(self.names)
 

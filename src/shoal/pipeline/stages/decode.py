@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.arguments import as_flag, with_type
@@ -56,9 +57,8 @@ class Decode(Stage):
         if size is not None and not any(isinstance(spec, str) and may_resize(spec) for spec in specs):
             msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
             meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
-            raise UsageError(
-                msg, hint=meant + 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
-            )
+            hint = 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
+            raise UsageError(msg, hint=meant + hint)
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
         self._functions: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
@@ -93,7 +93,8 @@ class Decode(Stage):
         return f"decode({', '.join(arguments)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _decode, (self._specs, self._allow_pickle, self._features, self._size)
+        make = partial(Decode, allow_pickle=self._allow_pickle, features=self._features, size=self._size)
+        return make, (self._specs,)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with decoded fields."""
@@ -110,13 +111,13 @@ class Decode(Stage):
                     decoded[name] = decoder(bytes(value))
             except Exception as error:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
-                what = f"the field {name!r}{size}"
+                label = f"the field {name!r}{size}"
                 if not isinstance(error, NO_DAMAGE) and self._is_own(name):
                     stored = value.get("bytes") if isinstance(value, dict) else value
                     if pointer := pointer_in(bytes(stored)) if isinstance(stored, bytes | memoryview) else None:
-                        raise FieldError(what, f"{pointer[1]}, and write the shard again") from ValueError(pointer[0])
-                    raise FieldError(what, 'decode({"suffix": function}) decodes fields otherwise') from error
-                error.add_note(f"shoal: decoding {what}")
+                        raise FieldError(label, f"{pointer[1]}, and write the shard again") from ValueError(pointer[0])
+                    raise FieldError(label, 'decode({"suffix": function}) decodes fields otherwise') from error
+                error.add_note(f"shoal: decoding {label}")
                 raise
         return decoded
 
@@ -132,12 +133,3 @@ class Decode(Stage):
     def _is_own(self, name: str) -> bool:
         """True if no user function decodes this field."""
         return name in self._of_features or decoder_for(name, self._functions) is None
-
-
-def _decode(
-    specs: Sequence[str | Mapping[str, Decoder]],
-    allow_pickle: bool,  # noqa: FBT001
-    features: Mapping[str, Any] | None,
-    size: tuple[int, int] | None,
-) -> Decode:
-    return Decode(specs, allow_pickle=allow_pickle, features=features, size=size)

@@ -91,12 +91,12 @@ class Filter(Stage):
 
 
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
-    """Yield the filters among stages, the filters of each part included."""
+    """Yield the filters among stages and in the stages of each part."""
     return (stage for stage in each_stage(stages) if isinstance(stage, Filter))
 
 
 def seeded(stages: Iterable[Stage], seed: int, *, first_number: int = 0) -> tuple[Stage, ...]:
-    """Return the stages; those without a seed get the seed of the order, and numbers from ``first_number`` on."""
+    """Return the stages; seeded maps without a seed get the order's seed, and numbers from ``first_number`` on."""
     numbers = itertools.count(first_number)
     return tuple(
         replace(stage, seed=seed, number=next(numbers))

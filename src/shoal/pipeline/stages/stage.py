@@ -20,6 +20,9 @@ class Stage(ABC):
     own_stages: tuple[tuple[Stage, ...], ...] = ()
     """The stages of each part of a join of datasets; empty if all samples go through this one."""
 
+    takes_columns = False
+    """True if this stage processes the columns of a batch like samples."""
+
     refuses_missing = False
     """True if a source may not lack a field of another source."""
 
@@ -38,11 +41,6 @@ class Stage(ABC):
     def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002
         """Return this stage with ``count``, a callback for the number of tokens of each sample."""
         return self
-
-    @property
-    def takes_columns(self) -> bool:
-        """True if this stage processes the columns of a batch like samples."""
-        return False
 
     @property
     def on_batch_columns(self) -> Stage:

@@ -115,14 +115,14 @@ class Tokenize(Stage):
     def tokens(self, text: Any) -> NDArray[Any]:
         """Return the tokens of a text, of shape (num_tokens,)."""
         if text is None:
-            what = f"the field {self.field!r}"
-            raise FieldError(what, "give such samples a text") from TypeError("null in place of a text")
+            null = TypeError("null in place of a text")
+            raise FieldError(f"the field {self.field!r}", "give such samples a text") from null
         if isinstance(text, bytes | bytearray | memoryview):
             try:
                 text = str(text, "utf-8")
             except UnicodeDecodeError as error:
-                what = f"the field {self.field!r} ({len(text)} bytes)"
-                raise FieldError(what, "texts are in UTF-8, so convert it (iconv)") from error
+                label = f"the field {self.field!r} ({len(text)} bytes)"
+                raise FieldError(label, "texts are in UTF-8, so convert it (iconv)") from error
         if not isinstance(text, str):
             msg = f"{self!r} needs text in the field {self.field!r}, and got {type(text).__name__}"
             raise UsageError(msg, hint=_FIELD_HINT)
@@ -134,15 +134,15 @@ class Tokenize(Stage):
         except TypeError:  # its message does not name the text
             self._refuse_half_characters(text)
             raise
-        return np.array(tokens, dtype=_kind(encoder))
+        return np.array(tokens, dtype=np.uint16 if encoder.get_vocab_size() <= 1 << 16 else np.int32)
 
     def _refuse_half_characters(self, text: str) -> None:
         """Raise `FieldError` for half a surrogate pair, which JSON can hold and UTF-8 cannot."""
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            what = f"the field {self.field!r} ({len(text)} characters)"
-            raise FieldError(what, "take half a surrogate pair out of the text") from error
+            label = f"the field {self.field!r} ({len(text)} characters)"
+            raise FieldError(label, "take half a surrogate pair out of the text") from error
 
 
 def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Tokenize:
@@ -159,7 +159,7 @@ def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") ->
 def tokenizers_of(stages: tuple[Stage, ...], indexes: Mapping[str, Index | None]) -> dict[str, tuple[str, ...]]:
     """Return the identities of the tokenizers in the stages and in the stored tokens of each source.
 
-    ``indexes`` has the index of each source by name, in the order of their stages; None for one that is not built yet.
+    ``indexes`` has the index of each source by name, in the order of their stages; None before the index is built.
     """
     tokenizers = {}
     for number, (name, index) in enumerate(indexes.items()):
@@ -236,7 +236,3 @@ def _identity(data: bytes) -> str:
         parts = {name: value for name, value in parts.items() if name not in ("truncation", "padding")}
     text = json.dumps(parts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=_IDENTITY_BYTES).hexdigest()
-
-
-def _kind(encoder: Any) -> type[np.generic]:
-    return np.uint16 if encoder.get_vocab_size() <= 1 << 16 else np.int32

@@ -16,16 +16,13 @@ from shoal.pipeline.stages.stage import Stage
 class WithIds(Stage):
     """A stage that adds the sample id as the field ``__id__``, counted from ``first_id``, and the epoch."""
 
+    takes_columns = True
+
     epoch: int = 0
     first_id: int = 0
 
     def __repr__(self) -> str:
         return "with_ids()"
-
-    @property
-    def takes_columns(self) -> bool:
-        """True: an id for each row gives a column."""
-        return True
 
     def in_epoch(self, epoch: int) -> WithIds:
         """Return this stage for one epoch."""

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.position_subsets import Gaps
-from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
 from shoal.pipeline.stages.map_and_filter import filters_in
 from shoal.pipeline.stages.stage import Stage
 from shoal.reading.order_request import Selection

@@ -8,8 +8,7 @@ from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS
 from shoal.order.sequences.groupings import LengthBatches, Packing
 from shoal.order.state_dict import LENGTHS, PACKED, State
-from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences

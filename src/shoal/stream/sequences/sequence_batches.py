@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.partition import Share
 from shoal.order.sequences.packed_order import PackedOrder, Pieces
-from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
-from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters

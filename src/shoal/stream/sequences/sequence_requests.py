@@ -18,8 +18,7 @@ from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.groupings import Grouping, LengthBatches, Packing
-from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, SequenceFields
+from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, PaddedFields, SequenceFields
 from shoal.pipeline.stages.stage import Stage, each_stage
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture

@@ -1,4 +1,4 @@
-"""A callback that keeps the position of a loader in the checkpoints of a Trainer, for jobs that change their size."""
+"""A callback that saves the position of a loader in the checkpoints of a Trainer, for jobs that change their size."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _log = logging.getLogger("shoal")
 def position_saver(loader: Any, resume_from: str | Path | None = None) -> Any:
     """Return a ``TrainerCallback`` that saves the position of a loader in each checkpoint, and resumes from it.
 
-    A Trainer resumes by the number of steps of the epoch, which needs nothing of shoal as long as ranks and batches
-    stay as they were. With this callback a job continues at its sample with other ranks or another batch size.
+    A Trainer alone resumes at the step of the epoch, which is right with the same ranks and batches. With this callback
+    a job resumes at its sample, also with other ranks or another batch size.
 
     Parameters
     ----------
     loader
         The `shoal.torch.DataLoader` that ``get_train_dataloader`` of the Trainer returns.
     resume_from
-        The checkpoint that ``Trainer.train`` resumes from; by default the one of its step in the output directory.
+        The checkpoint that ``Trainer.train`` resumes from; default: the checkpoint of its step in the output directory.
 
     Raises
     ------
@@ -34,8 +34,8 @@ def position_saver(loader: Any, resume_from: str | Path | None = None) -> Any:
     """
     from transformers import TrainerCallback  # noqa: PLC0415  # optional, and slow to import
 
-    class PositionSaver(TrainerCallback):  # type: ignore[misc]  # untyped, where it is not installed
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # as it is called
+    class PositionSaver(TrainerCallback):  # type: ignore[misc]  # untyped if transformers is not installed
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the Trainer's call
             if state.is_world_process_zero:
                 text = json.dumps(loader.state_dict())
                 write_atomically(str(_checkpoint(args, state) / _NAME), [text.encode()])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import StateError, UsageError
-from shoal.live.kept_contents import kept, restored
+from shoal.live.live_state import kept, restored
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 KEYS = st.text() | st.integers() | st.just("!")

@@ -1,1 +1,0 @@
-"""The Trainer of transformers."""
