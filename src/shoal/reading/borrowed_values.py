@@ -1,4 +1,4 @@
-"""Values that are views of the bytes of their chunk and keep these alive, so that nothing is copied."""
+"""Values that are views of the bytes of their chunk and keep the bytes alive, so that nothing is copied."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class _Viewing:
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Scan as the wrapped format does."""
-        found: ShardScan = self._format.scan(read, num_bytes, shard=shard)
-        return found
+        shard_scan: ShardScan = self._format.scan(read, num_bytes, shard=shard)
+        return shard_scan
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
-        """Read a sample as the wrapped format does; values are views of bytes that belong to them alone."""
+        """Read a sample as the wrapped format does; each value is a view of its own bytes."""
         sample = self._alone(read, end_byte, span)
         return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
 
@@ -46,8 +46,8 @@ class _Viewing:
         data = bytes(buffer) if isinstance(buffer, bytearray) else buffer
         # An array between the bytes and their views, since bytes objects cannot be weakly referenced.
         array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
-        found: Records = self._format.parse_views(data, array.data, span)
-        return _ViewedRecords(found, weakref.ref(array), self._pins)
+        records: Records = self._format.parse_views(data, array.data, span)
+        return _ViewedRecords(records, weakref.ref(array), self._pins)
 
 
 class _ViewedRecords:
