@@ -256,7 +256,7 @@ def test_shards_without_a_sample_are_refused(tmp_path: Path) -> None:
 
 
 def test_some_shards_of_a_directory_need_a_place(tmp_path: Path, tars: Path) -> None:
-    with pytest.raises(UsageError, match="would hide others"):
+    with pytest.raises(UsageError, match="would hide other shards"):
         shoal.plan_index(f"{tars}/*.tar")
     with pytest.raises(UsageError, match="nothing is written over http"):
         shoal.plan_index(tars, to="http://localhost/x.index")
@@ -293,7 +293,7 @@ def test_in_an_object_store(tmp_path: Path, tars: Path, place: str) -> None:
             other.finish()
         assert job.finish() == done
         assert shoal.open(url, storage_options=options).stream.opened.index.fingerprint == done.fingerprint
-        assert job.units.missing() == [0, 1, 2, 3]  # no part is left
+        assert job.units.parts.missing(range(4)) == [0, 1, 2, 3]  # no part is left
 
 
 KILLED = """

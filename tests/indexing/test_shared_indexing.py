@@ -34,16 +34,16 @@ RANK = """
         import torch.distributed
     import shoal
     from shoal.indexing import index_making
-    from shoal.indexing.jobs import index_units, job_units, shared_indexing
+    from shoal.indexing.jobs import index_from_parts, job_units, shared_indexing
     index_making.small_bytes = lambda store: 0
     job_units._LEAST_SHARDS, shared_indexing._LEAST_WAIT_SECONDS, dies = {least}, {wait}, {dies}
-    ran, keep = [], index_units.IndexTask.keep
+    ran, keep = [], index_from_parts.IndexTask.keep
     def kept(self, part):
         if dies is not None and len(ran) == dies:
             os.kill(os.getpid(), signal.SIGKILL)
         ran.append(self.number)
         return keep(self, part)
-    index_units.IndexTask.keep = kept
+    index_from_parts.IndexTask.keep = kept
     ds = shoal.open({source!r}, storage_options={options!r}, publish_index={publish})
     index = ds.stream.opened.index
     print(json.dumps([index.fingerprint, list(index.shard_versions), ran, ds.stream.opened.index_path]))

@@ -81,7 +81,7 @@ def test_the_limit_is_one_of_the_options_of_reading(tars: Dataset) -> None:
 
 def test_a_limit_that_is_too_small_says_what_is_needed(tars: Dataset) -> None:
     ds = tars.shuffle(Window(chunks=24, num_canonical_nodes=2), chunk="6KiB")
-    with pytest.raises(UsageError, match=r"memory_limit=5000\): what is read at once has up to \d+") as caught:
+    with pytest.raises(UsageError, match=r"memory_limit=5000\): one read has up to \d+") as caught:
         next(iter(limited(ds, 5000)))
     needed = int(caught.value.hint.split("memory_limit=")[1].split()[0])
     assert ids_of(limited(ds, needed)) == ds.ids().tolist()

@@ -21,7 +21,7 @@ from tests.samples import write_tar
 import shoal
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index
-from shoal.reading.cache import decoded_pieces
+from shoal.reading.cache import spilled_pieces
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.schedule.memory_division import budget_of
 from shoal.storage.files.local_store import LocalStore
@@ -168,7 +168,7 @@ def test_requests_that_salvage_a_damaged_shard_are_counted(
 def test_reads_of_spilled_pieces_equal_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
 ) -> None:
-    monkeypatch.setattr(decoded_pieces, "_WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(spilled_pieces, "_WHOLE_BYTES", whole_bytes)
     dice = np.random.default_rng(1)
     for name in "ab":
         lines = [b'{"id": %d, "text": "%s"}\n' % (i, dice.bytes(100).hex().encode()) for i in range(3000)]

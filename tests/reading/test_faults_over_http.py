@@ -138,5 +138,5 @@ def test_a_server_that_names_another_version_each_time_is_told_so(server: RangeS
     """Looking until some answers agree has an end, where none ever do."""
     worker = pickle.loads(pickle.dumps(served(server)))
     server.faults = [Fault("changed", probability=1)]
-    with pytest.raises(StorageError, match="asked 24 times which version this shard has, and told 24"):
+    with pytest.raises(StorageError, match="24 requests for the version of this shard had 24 answers"):
         next(iter(worker))

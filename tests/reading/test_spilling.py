@@ -29,7 +29,7 @@ from tests.stream.made import described
 import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.indexing.index_files import save_index
-from shoal.reading.cache import decoded_pieces
+from shoal.reading.cache import spilled_pieces
 from shoal.reading.schedule import memory_ledger, read_requests
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
@@ -235,8 +235,8 @@ def test_what_is_pushed_out_again_and_again_is_left_alone(
 
     monkeypatch.setattr(cache, "read_spilled", forgetful)
     assert told(ds) == told(by_count(data))
-    assert ds.stats()["num_spills"] == 2 * decoded_pieces._MOST_SPILLS
-    assert ds.stats()["num_spill_bypasses"] == LARGE - 2 * decoded_pieces._MOST_SPILLS
+    assert ds.stats()["num_spills"] == 2 * spilled_pieces._MOST_SPILLS
+    assert ds.stats()["num_spill_bypasses"] == LARGE - 2 * spilled_pieces._MOST_SPILLS
 
 
 @pytest.mark.parametrize("ranks_here", [1, 2])
@@ -248,7 +248,7 @@ def test_two_of_the_largest_must_have_room(
     decoded = np.sort(ds.stream.opened.index.extent_decoded_bytes)
     assert ds.stream.opened.cache is not None
     ds.stream.opened.cache._files.budget_bytes = int(decoded[-2:].sum())
-    with pytest.raises(UsageError, match=r"(?s)windows of this machine.*the largest chunks take \d"):
+    with pytest.raises(UsageError, match=r"(?s)windows of this machine.*the largest chunks alone take \d"):
         iter(ds)
     ds.stream.opened.cache._files.budget_bytes = int(1.2 * decoded[-2:].sum())
     iter(ds)
@@ -295,7 +295,7 @@ def test_samples_that_are_damaged_alone(tmp_path: Path) -> None:
 def test_from_far_away_with_faults(
     data: Path, tmp_path: Path, whole_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoded_pieces, "_WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(spilled_pieces, "_WHOLE_BYTES", whole_bytes)
     store = faulty(
         Fault("reset", probability=0.1), Fault("status", probability=0.1), Fault("truncate", probability=0.1)
     )
@@ -312,7 +312,7 @@ def test_bytes_that_are_lost_on_the_way_are_asked_for_again(
     data: Path, tmp_path: Path, whole_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With checksums every flipped byte shows, also of pieces that are spilled."""
-    monkeypatch.setattr(decoded_pieces, "_WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(spilled_pieces, "_WHOLE_BYTES", whole_bytes)
     ds = cached(data, tmp_path)
     index = ds.stream.opened.index
     crcs = np.array([crc32(_extent(data, index, e)) for e in range(index.num_extents)], dtype=np.uint32)
@@ -336,7 +336,7 @@ class Watching(Distant):
 
 def test_parts_of_a_piece_come_at_a_time_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though what comes after it would fill the room."""
-    monkeypatch.setattr(decoded_pieces, "_WHOLE_BYTES", 4096)
+    monkeypatch.setattr(spilled_pieces, "_WHOLE_BYTES", 4096)
     monkeypatch.setattr(memory_ledger, "_LEAST_BYTES", 1 << 12)
     monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 1 << 10)
     monkeypatch.setattr(read_requests, "_MOST_REQUEST_BYTES", 1 << 10)
@@ -372,7 +372,7 @@ class Lossy(Distant):
 def test_without_checksums_who_decodes_notices_and_no_cache_keeps_what_was_wrong(
     tmp_path: Path, whole_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoded_pieces, "_WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(spilled_pieces, "_WHOLE_BYTES", whole_bytes)
     data = write(tmp_path / "data", "jsonl.gz")
     ds, store = narrow(cached(data, tmp_path)), Lossy()
     index = ds.stream.opened.index

@@ -1,1 +1,1 @@
-"""HOW IS AN INDEX MADE? Shards are found, opened, scanned once, and checked against what was indexed."""
+"""HOW IS AN INDEX MADE? Shards are found, opened, scanned once, and later compared with their index."""

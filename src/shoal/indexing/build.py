@@ -1,9 +1,8 @@
 """Building of an index: every shard is scanned once, several at a time, and a killed build resumes where it was.
 
-Scanning local files is CPU-bound parsing, at which threads would only take turns: shards go to worker processes
-(`scan.processes`), one whole shard at a time. Scanning remote shards is mostly waiting, for which threads suit, and the
-fewer requests or bytes the better (`scan.remote_scans`); where so many bytes come that parsing them is the limit, each
-of several processes has such threads.
+Scans of local files are CPU-bound, and threads would only take turns: so worker processes scan them, one whole shard at
+a time (`scan.processes`). Scans of remote shards mostly wait, so threads make them, with as few requests or bytes as
+possible (`scan.remote_scans`). If parsing is the limit, several processes have such threads.
 """
 
 from __future__ import annotations
@@ -55,21 +54,21 @@ from shoal.storage.store_protocol import ObjectInfo, Store
 
 _log = logging.getLogger("shoal")
 
-# Below this, starting processes (a few tenths of a second each) costs more than they save, and no scans are kept.
+# Below this size, processes (a few tenths of a second each) cost more than they save, and no scans are kept.
 SMALL_BYTES = 256 << 20
-# From here on the scans of remote shards are kept: starting over costs more there.
+# From this size on, scans of remote shards are kept: scanning them again costs more.
 SMALL_REMOTE_BYTES = 16 << 20
-# Of so many local shards, each smaller than that, no scans are kept: writing one takes longer than to scan again.
+# No scans are kept of so many local shards of less than this size: a second scan takes less time than a kept one.
 MANY_SHARDS, SMALL_SHARD_BYTES = 1000, 256 << 10
-# Shards whose scans are held at a time, to make them a part of the index.
+# Shards whose scans are held together, to become a part of the index.
 PART_SHARDS = 1024
-# From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
+# An index of so many samples leaves out their sizes, which take 4 bytes per sample.
 MANY_SAMPLES = 10**8
 
 _LEAST_POINTER_BYTES = 64
 
 _SCAN_SUFFIX = ".scan"
-# Incremented when the scans of formats find other samples than before; a format may also have its own rule.
+# Increment this when scans of several formats find other samples than before; a format may also have its own rule.
 SCAN_RULE = 3
 # Key of the format's options in the metadata of an index.
 OPTIONS = "format_options"
@@ -92,23 +91,18 @@ def build_index(
 ) -> Index:
     """Build the index of the shards of ``source``; samples are numbered in the order of its shards.
 
-    ``extent_bytes`` is by default `usual_extent_bytes`.
+    ``workers`` processes scan; with 0, this process does. The default is one per usable processor ($SHOAL_INDEX_WORKERS
+    overrides it), or 0 for less than 256 MiB. ``progress`` is called in this thread with the bytes done, the bytes in
+    total and the samples so far. A large build keeps finished scans below ``cache_dir`` (see
+    `shoal.storage.cache_directory`), and resumes from them after a kill; the end removes them.
 
-    ``workers`` is the number of scanning processes; with 0 this process scans. The default is one per processor that
-    this process may use ($SHOAL_INDEX_WORKERS overrides it), or 0 if there is less than 256 MiB to scan. ``progress``
-    is called in this thread with bytes done, bytes in total and samples found. A large build keeps finished scans below
-    ``cache_dir`` (see `shoal.storage.cache_directory`), and the same call resumes from them after a kill; they are
-    removed at the end.
+    ``expected`` describes shards by path; a shard that differs is refused. ``rows`` maps the names of single files to
+    their rows in the tables beside them.
 
-    ``expected`` says by path what shards should hold; a shard that differs is refused. ``rows`` maps the names of
-    single files to their rows in the tables beside them.
+    Threads scan remote shards by 32 requests at a time: headers only, or all bytes if that costs less. From 1 GiB in
+    many shards on, several processes do so, by 128 requests in all. The traffic is logged, and added to ``traffic``.
 
-    Remote shards are scanned by threads, 32 requests at a time: headers only, or all bytes, whichever costs less. From
-    1 GiB in many shards on, that is done in each of the processes, 128 requests at a time in all. The traffic is
-    logged, and added to ``traffic``.
-
-    O(samples) memory, plus 6 MiB for each request in flight to a remote store; about as fast as one processor parses,
-    times ``workers``.
+    O(samples) memory, plus 6 MiB for each request in flight. Speed: one processor's parsing times ``workers``.
 
     Raises `ShardError`: a shard cannot be parsed; the error names the shard and the byte; `StorageError`: bytes could
     not be read; `ShoalError`: a worker was killed; the error names the shard and the signal.
@@ -117,7 +111,7 @@ def build_index(
         scan_tasks(source, store=store, format=format, expected=expected),
         store=store,
         format=format,
-        asked=source.asked,
+        source_name=source.asked,
         extent_bytes=extent_bytes,
         workers=workers,
         progress=progress,
@@ -135,11 +129,9 @@ def scan_tasks(
     expected: Mapping[str, Expected] | None = None,
     infos: Sequence[ObjectInfo] | None = None,
 ) -> list[ScanTask]:
-    """Return the shards of ``source`` as tasks, with sizes, versions, and what is known of each beforehand.
+    """Return the shards of ``source`` as tasks, with sizes and versions, and their descriptions by other tools.
 
-    ``infos`` are the sizes and versions, if they were asked for already.
-
-    Raises `StorageError`: a shard is missing.
+    ``infos`` are the sizes and versions, if they are known. Raises `StorageError`: a shard is missing.
     """
     infos = stat_all(source.paths, store) if infos is None else infos
     known = expected or {}
@@ -155,7 +147,7 @@ def index_of_tasks(
     *,
     store: Store,
     format: Format,  # noqa: A002
-    asked: str,
+    source_name: str,
     extent_bytes: int | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -169,7 +161,7 @@ def index_of_tasks(
         num_bytes = np.array([task.num_bytes for task in tasks], dtype=np.int64)
         names, versions = [task.name for task in tasks], [task.version for task in tasks]
         metadata = _metadata(format)
-        # A look at one file, since looking at millions takes long; the others are looked at when they are read.
+        # One file is tested for being a pointer, since millions take long; each file is tested when it is read.
         for task in [task for task in tasks if _LEAST_POINTER_BYTES <= task.num_bytes <= MOST_POINTER_BYTES][:1]:
             without_pointer(partial(store.read_range, task.path), task.num_bytes, shard=task.name)
         return index_of_files(format.name, names, num_bytes, versions, rows=rows or {}, metadata=metadata)
@@ -178,22 +170,22 @@ def index_of_tasks(
     workers = _num_workers(workers, total_bytes)
     traffic, began_seconds = ScanTraffic() if traffic is None else traffic, time.perf_counter()
     scratch = None
-    is_worth_keeping = workers or total_bytes >= small_bytes(store)
-    if store.reads_ahead and len(tasks) >= MANY_SHARDS and total_bytes < len(tasks) * SMALL_SHARD_BYTES:
-        is_worth_keeping = False
-    if keeps_scans and is_worth_keeping:
-        # By the paths but not by sizes or versions, so that a shard that changed since the kill costs one scan.
+    are_tiny = store.reads_ahead and len(tasks) >= MANY_SHARDS and total_bytes < len(tasks) * SMALL_SHARD_BYTES
+    if keeps_scans and not are_tiny and (workers or total_bytes >= small_bytes(store)):
+        # The key has the paths but no sizes or versions, so a shard that changed since the kill costs one scan.
         key = _digest([*scan_rules(format), format.name, options_of(format), *(task.path for task in tasks)])
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", key)), suffix=_SCAN_SUFFIX)
     scanning = _Scanning(store, format, workers, _Report(progress, total_bytes), traffic)
     with closing(_scan_all(tasks, scanning, scratch)) as results:
         parts = _parts(tasks, results, format=format, extent_bytes=extent_bytes)
     if traffic.num_requests:
-        _log.info("%s: %s, in %.1f s", asked, traffic, time.perf_counter() - began_seconds)
+        _log.info("%s: %s, in %.1f s", source_name, traffic, time.perf_counter() - began_seconds)
     index = parts[0]
     if len(parts) > 1:
         index = joined(parts, metadata=index.metadata, most_samples_with_sizes=MANY_SAMPLES - 1)
-    _warn_of_stale(tasks, index, asked)
+    if num_stale := index.notes.get(STALE_INDEXES, 0):
+        text = "%s: %d of %d indexes of other tools do not fit their shards, and were not used"
+        _log.warning(text, source_name, num_stale, sum(task.index is not None for task in tasks))
     if scratch is not None:
         scratch.clear()
     return index
@@ -206,7 +198,7 @@ def _parts(
     format: Format,  # noqa: A002
     extent_bytes: int,
 ) -> list[Index]:
-    """Return the indexes of consecutive shards, in their order; scans, which take more memory, are held for few."""
+    """Return the indexes of consecutive shards, in order; few scans are held at a time, since they take more memory."""
     groups = [tasks[first : first + PART_SHARDS] for first in range(0, len(tasks), PART_SHARDS)] or [tasks]
     group_of = {task.number: number for number, group in enumerate(groups) for task in group}
     parts: dict[int, Index] = {}
@@ -255,7 +247,7 @@ def index_of_scans(
 
 
 def small_bytes(store: Store) -> int:
-    """Return the number of bytes below which indexing takes no time to speak of."""
+    """Return the number of bytes that are indexed in hardly any time."""
     return SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES
 
 
@@ -263,14 +255,8 @@ def _metadata(format: Format) -> dict[str, Any]:  # noqa: A002
     return {OPTIONS: options} if (options := options_of(format)) else {}
 
 
-def _warn_of_stale(tasks: Sequence[ScanTask], index: Index, asked: str) -> None:
-    if num_stale := index.notes.get(STALE_INDEXES, 0):
-        text = "%s: %d of %d indexes of other tools do not fit their shards, and were not used"
-        _log.warning(text, asked, num_stale, sum(task.index is not None for task in tasks))
-
-
 def scan_rules(format: Format) -> list[int]:  # noqa: A002
-    """Return the versions of the scan rules for this format; scans kept or cached under other versions are not used."""
+    """Return the versions of the scan rules for this format; scans and indexes under other versions are not used."""
     formats = (format, format.inner) if isinstance(format, Compressed) else (format,)
     return [SCAN_RULE, *(entry.scan_rule for entry in formats if entry.scan_rule)]
 
@@ -279,21 +265,21 @@ def _digest(words: list[Any]) -> str:
     return hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
 
 
-def _num_workers(asked: int | None, total_bytes: int) -> int:
-    name = f"workers={asked}"
-    if asked is None and (text := os.environ.get(WORKERS_VARIABLE)):
-        name, asked = f"{WORKERS_VARIABLE}={text!r}", int(text) if text.isdecimal() else -1
-    if asked is not None:
-        if asked < 0:
+def _num_workers(workers: int | None, total_bytes: int) -> int:
+    name = f"workers={workers}"
+    if workers is None and (text := os.environ.get(WORKERS_VARIABLE)):
+        name, workers = f"{WORKERS_VARIABLE}={text!r}", int(text) if text.isdecimal() else -1
+    if workers is not None:
+        if workers < 0:
             raise UsageError(f"{name} is not a number of worker processes", hint="0 scans in the process itself")
-        return asked
+        return workers
     processors = usable_processors()
     return 0 if total_bytes < SMALL_BYTES or processors == 1 else processors
 
 
 @dataclass(slots=True)
 class _Report:
-    """Progress of a build, added up over shards; of unfinished ones the bytes that their workers have done count."""
+    """Progress of a build: the sum over shards; an unfinished shard counts the bytes done so far."""
 
     progress: Progress | None
     total_bytes: int
@@ -304,21 +290,18 @@ class _Report:
 
     def on_progress(self, task: ScanTask, done_bytes: int) -> None:
         self.unfinished[task.number] = min(done_bytes, task.num_bytes)
-        self._report()
+        self.report()
 
     def finished(self, task: ScanTask, scan: ShardScan) -> None:
         self.unfinished.pop(task.number, None)
         self.done_bytes += task.num_bytes
         self.done_samples += scan.num_samples
-        self._report()
+        self.report()
 
-    def again(self) -> None:
-        """Report the same once more, as a caller may want to end the build while nothing comes."""
-        self._report()
-
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Report the progress, even if nothing is new: ``progress`` may end the build by an error."""
         if self.progress is not None:
-            # A scan may go back to read something again; the progress shown does not.
+            # A scan may go back to read something again; the reported progress does not.
             self.reported_bytes = max(self.reported_bytes, self.done_bytes + sum(self.unfinished.values()))
             self.progress(self.reported_bytes, self.total_bytes, self.done_samples)
 
@@ -335,7 +318,7 @@ class _Scanning:
 
 
 def _scan_all(
-    tasks: Sequence[ScanTask], how: _Scanning, scratch: Scratch | None
+    tasks: Sequence[ScanTask], settings: _Scanning, scratch: Scratch | None
 ) -> Generator[tuple[ScanTask, ShardScan]]:
     """Yield the scans kept by an earlier build, then the others in the order in which they finish."""
 
@@ -349,43 +332,43 @@ def _scan_all(
             missing.append(task)
         else:
             scan = scan_from(kept)
-            how.report.finished(task, scan)
+            settings.report.finished(task, scan)
             yield task, scan
-    with closing(_scan_missing(missing, how)) as results:
+    with closing(_scan_missing(missing, settings)) as results:
         for task, scan in results:
             if scratch is not None:
                 scratch.put(entry(task), scan_to_buffers(scan))
-            how.report.finished(task, scan)
+            settings.report.finished(task, scan)
             yield task, scan
 
 
-def _scan_missing(tasks: Sequence[ScanTask], how: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
-    store, on_progress = how.store, how.report.on_progress
+def _scan_missing(tasks: Sequence[ScanTask], settings: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
+    store, format, on_progress = settings.store, settings.format, settings.report.on_progress  # noqa: A001
     # Worker processes open shards themselves, so they suit only plain stores and a format known by name.
-    workers = how.workers if tasks and _known_by_name(how.format) and sys.executable else 0
+    workers = settings.workers if tasks and _known_by_name(format) and sys.executable else 0
     remote = None
     if not store.reads_ahead:
         workers = num_remote_processes(workers, num_shards=len(tasks), num_bytes=sum(task.num_bytes for task in tasks))
         remote = store_for_processes(store) if workers else None
     if workers and type(store) is LocalStore:
-        yield from scan_in_processes(tasks, how.format, num_workers=workers, on_progress=on_progress)
+        yield from scan_in_processes(tasks, format, num_workers=workers, on_progress=on_progress)
     elif remote is not None:
         _log.info("%d processes scan %d remote shards", workers, len(tasks))
         yield from scan_in_processes(
-            tasks, how.format, num_workers=workers, on_progress=on_progress,
-            store=remote, num_at_once=num_requests_each(workers), traffic=how.traffic,
+            tasks, format, num_workers=workers, on_progress=on_progress,
+            store=remote, num_at_once=num_requests_each(workers), traffic=settings.traffic,
         )  # fmt: skip
     elif not store.reads_ahead:
-        reads = ScanReads(store, traffic=how.traffic)
-        yield from scan_in_threads(tasks, how.format, reads, on_progress=on_progress, on_wait=how.report.again)
+        reads = ScanReads(store, traffic=settings.traffic)
+        yield from scan_in_threads(tasks, format, reads, on_progress=on_progress, on_wait=settings.report.report)
     else:
         for task in tasks:
             read, report = partial(store.read_range, task.path), partial(on_progress, task)
-            yield task, scan_shard(task, how.format, read, read_range=store.read_range, on_progress=report)
+            yield task, scan_shard(task, format, read, read_range=store.read_range, on_progress=report)
 
 
 def _known_by_name(format: Format) -> bool:  # noqa: A002
-    """Return True if a worker that is passed only the name would use the same format; it cannot know a user's own."""
+    """Return True if a worker would find the same format by name; it cannot know a user's own format."""
     try:
         return format_named(format.name, options_of(format)) is format
     except ShoalError:

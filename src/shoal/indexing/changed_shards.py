@@ -1,8 +1,8 @@
-"""Checks that a shard is still the one that was indexed.
+"""Comparison of shards with their index: a shard may have changed since, or not be in the index at all.
 
-A shard with the size and version recorded in the index is. Any other is scanned again before its first use, including
-its payloads where the index has checksums of them: a dataset that was copied or touched is still the same dataset, and
-one that was changed must never yield a wrong sample.
+A shard with the size and version in the index is unchanged. Any other shard is scanned again before its first use,
+including its payloads if the index has checksums: a dataset that was copied or touched is still the same dataset, and a
+changed dataset must never yield a wrong sample.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from shoal.storage.store_protocol import ObjectInfo, Store, nanoseconds_of, same
 _log = logging.getLogger("shoal")
 
 _STATS_THAT_AGREE = 3  # before a shard counts as changed
-_STATS_OF_ONE_TIME = 2  # that must agree on an unknown version before it is accepted, if the time is the indexed one
+_STATS_OF_ONE_TIME = 2  # that must agree on an unknown version, if the time equals the indexed time
 _MOST_STATS = 24
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
-_SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
+_SAME_SIZE_HINT = f"copy it again if it is a copy, since the copy may have lost bytes; else {_HINT}"
 
 
 def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
     """Return True if size and version match the index; without a version in the index, the size alone decides.
 
-    A time is as good as a version: shards indexed as local files match those on a server that reports the same
+    A time is as good as a version: shards indexed as local files match the same files on a server that reports their
     modification times, to the second (`same_time`).
     """
     if _has_version(index, shard, info):
@@ -66,11 +66,11 @@ def _has_version(index: Index, shard: int, info: ObjectInfo) -> bool:
 
 
 class ShardCheck:
-    """Gatekeeper that accepts a shard for use once it is known to hold what the index says.
+    """Gatekeeper that accepts a shard once it is known to match the index.
 
-    ``paths`` has one path per shard of ``index``. Thread-safe: each shard is checked once, while other threads that
-    need it wait. A forked child inherits what was accepted; a pickled copy checks for itself. Shards accepted by a scan
-    are also remembered below ``cache_dir``, for other processes of this machine and for later runs.
+    ``paths`` has one path per shard of ``index``. Thread-safe: each shard is checked once, while other threads wait for
+    it. A forked child inherits accepted shards; a pickled copy checks for itself. Shards accepted by a scan are also
+    noted below ``cache_dir``, for other processes of this machine and later runs.
     """
 
     def __init__(
@@ -86,27 +86,25 @@ class ShardCheck:
         self._cache_dir = cache_dir
         self._notes = None if cache_dir is None else Scratch(f"{cache_dir}/accepted", suffix=".same")
         self._costs = ReadCosts()
-        self._accepted = bytearray(index.num_shards)  # 1 for those that may be used
+        self._accepted = bytearray(index.num_shards)  # 1 for a shard that may be used
         self._versions: dict[int, str] = {}
         self._renew_locks()
         _checks.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        made = partial(ShardCheck, store=self._store, format=self._format, cache_dir=self._cache_dir)
-        return made, (self._index, self._paths)
+        create = partial(ShardCheck, store=self._store, format=self._format, cache_dir=self._cache_dir)
+        return create, (self._index, self._paths)
 
     def of_part(self, index: Index, paths: Sequence[str]) -> ShardCheck:
-        """Return a check of other shards of the same store and format, such as a part of these."""
+        """Return a check of other shards of the same store and format, such as a part of these shards."""
         return ShardCheck(index, paths, store=self._store, format=self._format, cache_dir=self._cache_dir)
 
     def check(self, shard: int, counting: Counting | None = None) -> None:
         """Return if shard number ``shard`` may be used; raise otherwise.
 
-        O(1) once accepted; else one stat of its size and version and, where they differ, a scan, whose reads are
-        reported to ``counting``.
-
-        Raises `ShardError`: it holds something else; the error names the first byte that differs; `StorageError`: it
-        does not exist, or cannot be read.
+        O(1) once accepted; else one stat and, if size or version differ, a scan, counted by ``counting``. Raises
+        `ShardError`: the shard has changed; the error names the first byte that differs; `StorageError`: it cannot be
+        read.
         """
         if self._accepted[shard]:
             return
@@ -126,13 +124,13 @@ class ShardCheck:
 
     def _check(self, shard: int, counting: Counting | None) -> None:
         path = self._paths[shard]
-        # Open the file before stat: from here on the store itself raises if the file is replaced.
+        # Open the file before stat: from now on the store raises if the file is replaced.
         self._store.read_range(path, 0, 0)
         info = self._store.stat(path)
         if self._is_known(shard, info):
             return
         if not self._store.reads_ahead:
-            # Several servers behind one name may report different versions: the one that enough of them agree on wins.
+            # Several servers behind one name may report different versions: wait until enough of them agree.
             stats = Counter([info])
             while stats[info] < (_STATS_OF_ONE_TIME if looks_indexed(self._index, shard, info) else _STATS_THAT_AGREE):
                 if stats.total() == _MOST_STATS:
@@ -148,18 +146,18 @@ class ShardCheck:
             self._notes.put(self._note_of(shard, info), [])
 
     def _is_known(self, shard: int, info: ObjectInfo) -> bool:
-        """Return True if the shard in this state is the indexed one, or was found by a scan to hold the same."""
+        """Return True if the shard in this state has the indexed version, or a scan has accepted it."""
         self._versions.pop(shard, None)
         if info.version != self._index.shard_versions[shard]:
             self._versions[shard] = info.version
         return _has_version(self._index, shard, info) or self._was_accepted(shard, info)
 
     def _was_accepted(self, shard: int, info: ObjectInfo) -> bool:
-        """Return True if a scan on this machine has found the shard to hold what was indexed."""
+        """Return True if a scan on this machine has accepted the shard."""
         return self._notes is not None and self._notes.get(self._note_of(shard, info)) is not None
 
     def _note_of(self, shard: int, info: ObjectInfo) -> str:
-        """Return the name of the note that says that this very file holds what was indexed."""
+        """Return the name of the note that a scan has accepted this very file."""
         rows, head = rows_of(self._index, shard), _head_text(self._index.shard_heads.get(shard, {}))
         words = [SCAN_RULE, self._format.name, info.path, info.num_bytes, info.version, head]
         digest = hashlib.blake2b(json.dumps(words).encode(), digest_size=16)
@@ -169,14 +167,14 @@ class ShardCheck:
             digest.update(b"" if crcs is None else crcs.astype("<u4").tobytes())
         return digest.hexdigest() + ".same"
 
-    def _scan(self, shard: int, info: ObjectInfo, store: Store) -> None:
+    def _scan(self, shard: int, info: ObjectInfo, store: Store | CountedReads) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
         rows, head = rows_of(self._index, shard), self._index.shard_heads.get(shard, {})
         hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT
         _log.info("%s differs in size or time from its index: scanning it again", info.path)
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
-        with reading_one(store, info.path, info.num_bytes, costs=self._costs) as given:
-            read = without_pointer(given, info.num_bytes, shard=name)
+        with reading_one(store, info.path, info.num_bytes, costs=self._costs) as read_any:
+            read = without_pointer(read_any, info.num_bytes, shard=name)
             try:
                 beside = needed_beside(info.path, self._format, self._store)
                 scan = scan_again(self._format, read, info.num_bytes, shard=name, head=head, **beside)
@@ -198,7 +196,7 @@ _checks: weakref.WeakSet[ShardCheck] = weakref.WeakSet()
 
 
 def _renew_all_locks() -> None:
-    """Replace all locks in a forked child, where one held by a thread of the parent would never be released."""
+    """Replace all locks in a forked child, where nobody would release a lock of a thread of the parent."""
     for check in list(_checks):
         check._renew_locks()  # noqa: SLF001 - the same module
 
@@ -208,15 +206,15 @@ os.register_at_fork(after_in_child=_renew_all_locks)
 
 def _no_agreement(path: str, info: ObjectInfo, num_versions: int) -> StorageError:
     msg = (
-        f"{path}: asked {_MOST_STATS} times which version this shard has, and told {num_versions} of which none came "
-        f"{_STATS_THAT_AGREE} times, the last {info.version!r}: whether it is the one that was indexed cannot be known"
+        f"{path}: {_MOST_STATS} requests for the version of this shard had {num_versions} answers, the last "
+        f"{info.version!r}, and none came {_STATS_THAT_AGREE} times: it cannot be compared with its index"
     )
-    hint = "does the server make up an etag or a date for each answer? Serve the shards by one that does not"
+    hint = "does the server make up an etag or a date for each answer? Serve the shards by another server"
     return StorageError(msg, hint=hint)
 
 
 def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] | None:
-    """Return the first extent whose bytes differ from the indexed ones; reads the whole shard, extent by extent."""
+    """Return the first extent whose checksum differs from the index; reads the whole shard, extent by extent."""
     for number, checksum in enumerate(rows.checksums if rows.checksums is not None else ()):
         first, end = int(rows.first_byte[number]), int(rows.end_byte[number])
         if zlib.crc32(read(first, end)) != int(checksum):
@@ -225,7 +223,7 @@ def _first_wrong_checksum(rows: ExtentRows, read: ReadBytes) -> tuple[int, str] 
 
 
 def _head_text(head: Mapping[str, Any]) -> str:
-    """Return the head of a shard (what it says of all its samples) as text, for comparing heads."""
+    """Return the head of a shard, which describes all its samples, as text for a comparison."""
     return json.dumps(head, sort_keys=True, default=dict)
 
 
@@ -253,21 +251,20 @@ def rows_of(index: Index, shard: int) -> ExtentRows:
     )
 
 
-def first_difference(indexed: ExtentRows, head: Mapping[str, Any], found: ShardScan) -> tuple[int, str] | None:
-    """Return the first byte at which a scan disagrees with an index, and a message; None if they agree.
+def first_difference(indexed: ExtentRows, head: Mapping[str, Any], scan: ShardScan) -> tuple[int, str] | None:
+    """Return the first byte where a scan disagrees with the extents and head in an index, and a message; else None.
 
-    ``indexed`` and ``head`` are what the index keeps of the shard. Extents are aligned with the scan by counting
-    samples, so that the rule by which they were cut does not matter.
+    Extents are aligned with the scan by counting samples, so the rule that cut them does not matter.
     """
-    starts, ends = found.sample_starts, found.ends
+    starts, ends = scan.sample_starts, scan.ends
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
-    before = found.samples_before()
+    before = scan.samples_before()
     pieces = np.searchsorted(before, cuts)
-    counts = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+    counts = f"the index has {cuts[-1]} samples, the shard {scan.num_samples}"
     for extent in range(len(indexed.num_samples)):
         first, end = int(cuts[extent]), int(cuts[extent + 1])
         expected = [int(indexed.first_byte[extent]), int(indexed.end_byte[extent])]
-        if end > found.num_samples:
+        if end > scan.num_samples:
             return max(expected[0], min(expected[1], int(starts[-1]))), counts
         first_piece, end_piece = int(pieces[extent]), int(pieces[extent + 1])
         seen = [int(starts[first_piece]), int(ends[end_piece - 1])]
@@ -277,13 +274,13 @@ def first_difference(indexed: ExtentRows, head: Mapping[str, Any], found: ShardS
             samples, side = f"samples {first} to {end - 1} of the shard", int(seen[0] == expected[0])
             where = f"[{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
             return min(expected[side], seen[side]), f"{samples} lie at bytes {where}"
-        crc, known = zlib.crc32(found.layout_crcs[first_piece:end_piece].astype("<u4").tobytes()), indexed.layout_crc
+        crc, known = zlib.crc32(scan.layout_crcs[first_piece:end_piece].astype("<u4").tobytes()), indexed.layout_crc
         if crc != int(known[extent]):
             what = f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(known[extent]):08x} in the index"
             return expected[0], f"{what}, as {crc:08x} now"
-    if found.num_samples > cuts[-1]:
+    if scan.num_samples > cuts[-1]:
         return int(starts[pieces[-1]]), counts
-    if _head_text(found.head) != _head_text(head):
+    if _head_text(scan.head) != _head_text(head):
         return 0, "the description of all samples in its head differs from the index"
     return None
 
@@ -292,7 +289,7 @@ _OTHER_DIRECTORY = "name the directory that the index was made for"
 
 
 def describes(index: Index, source: Source, infos: Sequence[ObjectInfo]) -> bool:
-    """Return True if the index has every shard of ``source`` as ``infos`` say and, for a directory, no other."""
+    """Return True if the index has every shard of ``source`` with these ``infos`` and, for a directory, no other."""
     numbers = {name: number for number, name in enumerate(index.shard_names)}
     if not numbers.keys() >= set(source.names) or (source.complete and len(numbers) > len(source.names)):
         return False
@@ -302,8 +299,8 @@ def describes(index: Index, source: Source, infos: Sequence[ObjectInfo]) -> bool
 def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
     """Return the number in ``index`` of every shard of ``source``, found by relative name, else by unique base name.
 
-    Raises `IndexFileError`: a shard is unknown or its base name ambiguous; two shards match the same one; or the source
-    is a whole directory and the index lists shards that are not in it.
+    Raises `IndexFileError`: a shard is unknown, or its base name ambiguous; two shards match the same entry; or the
+    source is a whole directory and lacks shards of the index.
     """
     by_name = {name: number for number, name in enumerate(index.shard_names)}
     by_base: dict[str, list[int]] = {}

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from shoal.index.table import Index, own_bytes
 from shoal.storage.store_protocol import Store
 
-# A read of several extents, or a part of a large one. Small, so that many reads at once take little beside any window.
+# A read of several extents, or of a part of a large extent. Small: many reads at once take little beside a window.
 _READ_BYTES = 4 << 20
 _MOST_THREADS = 8
 _REMOTE_THREADS = 16  # that wait for responses, not for the processor
 
 
 class _Run(NamedTuple):
-    """Consecutive extents ``[first, end)`` of one shard that one read covers, or a single extent larger than a read."""
+    """Consecutive extents ``[first, end)`` of one shard for one read, or a single extent larger than a read."""
 
     shard: int
     first: int
@@ -39,11 +39,9 @@ def extent_checksums(
 ) -> NDArray[np.uint32]:
     """Return the CRC-32 of the bytes of every extent, as stored in `Index.extent_checksum`; shape (num_extents,).
 
-    ``paths`` has one path per shard; ``check`` (`ShardCheck.check`) is called before a shard is first read.
-    ``progress`` is called in this thread with bytes done and bytes in total. At most 24 reads of 4 MiB are in memory
-    at a time, 48 from a remote store.
-
-    Raises `ShardError`: a shard is not the one that was indexed; `StorageError`: bytes could not be read.
+    ``paths`` has one path per shard; ``check`` (`ShardCheck.check`) is called before the first read of a shard.
+    ``progress`` is called in this thread with bytes done and bytes in total. At most 24 reads of 4 MiB are in memory at
+    a time, 48 from a remote store. Raises `ShardError`: a shard has changed; `StorageError`: bytes could not be read.
     """
     checksums = np.zeros(index.num_extents, dtype=np.uint32)
     new_bytes = own_bytes(index)
@@ -76,7 +74,7 @@ def extent_checksums(
 def record_checksums(index: Index, paths: Sequence[str], *, store: Store) -> NDArray[np.uint32] | None:
     """Return the CRC-32 of the bytes of every sample, shape (num_samples,); None if the index lacks sample offsets.
 
-    Reads one run of extents after the other, each of up to 4 MiB or a single larger extent.
+    Runs of extents are read in turn, each of up to 4 MiB or a single larger extent.
     """
     if index.sample_bytes is None:
         return None

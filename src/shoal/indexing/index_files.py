@@ -1,8 +1,7 @@
 """Index files: written atomically, memory-mapped when read, copied from remote stores, published beside shards.
 
-A published index is a by-product of opening and must not get in anybody's way: it is used only while it describes
-exactly the shards that exist, and is rebuilt otherwise. An index that somebody made with `shoal index`, in contrast, is
-trusted, and any difference from it is an error.
+A published index is a by-product of opening: it is used only while it describes exactly the existing shards, and is
+rebuilt otherwise. An index from `shoal index` is trusted, and any difference from it is an error.
 """
 
 from __future__ import annotations
@@ -37,21 +36,18 @@ from shoal.storage.urls import join, scheme_of
 _CACHE_BYTES = 4 << 30
 _CACHE_FILES = 500
 _CACHE_NOTES = 100_000
-_BY_OPENING = "left_by_opening"  # in the metadata of an index that was published
-# In other stores writing a file may mean more than that: a commit, for instance.
+_BY_OPENING = "left_by_opening"  # in the metadata of a published index
+# In other stores a write may mean more: a commit, for instance.
 _PLAIN_STORES = (*OBJECT_SCHEMES, "memory")
 
 _log = logging.getLogger("shoal")
 
 _copies: dict[str, str] = {}  # the local copy of each remote index that this process has mapped
-_confirmed: dict[str, ObjectInfo] = {}  # local files by path: their state when their checksum was verified
+_confirmed: dict[str, ObjectInfo] = {}  # by path: the state of a local file when its checksum was verified
 
 
 def save_index(index: Index, where: str | os.PathLike[str], *, store: Store) -> str:
-    """Write ``index`` atomically to a file, or as ``shoal.index`` into a directory, and return its path.
-
-    Raises `StorageError`: it could not be written.
-    """
+    """Write ``index`` atomically to a file, or as ``shoal.index`` into a directory; return its path."""
     path = os.fspath(where)
     if path.endswith("/") or (not scheme_of(path) and Path(path).is_dir()):
         path = join(path, INDEX_NAME)
@@ -60,15 +56,13 @@ def save_index(index: Index, where: str | os.PathLike[str], *, store: Store) -> 
 
 
 def load_index(path: str, *, store: Store, trusted: bool = False, cache_dir: str | None = None) -> Index:
-    """Load the index in the file ``path``; its columns stay mapped and are shared by all processes of a machine.
+    """Load the index in the file ``path``; its columns stay mapped, and all processes of a machine share them.
 
-    A remote index is first copied to ``cache_dir``, once per version, or else read into memory.
-    O(samples), in two passes that check consistency and the checksum (4 ns per sample, 0.4 ns per byte).
-    With ``trusted``, for files that this machine made itself, consistency is not checked, and the checksum only once
-    in each process, since disks and memory can still fail.
+    A remote index is first copied to ``cache_dir``, once per version, or else read into memory. Two passes check
+    consistency and the checksum (4 ns per sample, 0.4 ns per byte). A ``trusted`` file, made by this machine, is not
+    checked for consistency, and its checksum only once in each process, since disks and memory can still fail.
 
-    Raises `StorageError`: the file does not exist, or may not be read; `IndexFileError`: it is not an index, or is
-    damaged.
+    Raises `StorageError`: the file cannot be read; `IndexFileError`: it is not an index, or is damaged.
     """
     try:
         data = store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir)
@@ -87,9 +81,9 @@ def load_index(path: str, *, store: Store, trusted: bool = False, cache_dir: str
 
 
 def is_sent_instead(path: str, store: Store) -> bool:
-    """Return True if a web server sends something else in the place of an index, as some do for what is not there.
+    """Return True if a web server sends something else than an index, as some servers do for missing files.
 
-    Not for an index that is damaged or cut short, nor for a pointer to one.
+    Return False for an index that is damaged or cut short, and for a pointer to an index.
     """
     if scheme_of(path) not in ("http", "https"):
         return False
@@ -108,9 +102,9 @@ def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> Non
 
 
 def _mapped_copy(path: str, store: Store, cache_dir: str) -> memoryview:
-    """Map a local copy of the index, made if needed; read the index into memory where no copy can be made.
+    """Map a local copy of the index, and make it if needed; read the index into memory if no copy can be made.
 
-    A copy is known by the version of the index; if the store knows none, by its bytes, which each process reads then.
+    The version of the index identifies a copy. Without a version its bytes do, and each process reads them.
     """
     if not scheme_of(path):
         return store.map(path)
@@ -141,15 +135,12 @@ def _mapped_copy(path: str, store: Store, cache_dir: str) -> memoryview:
 
 
 def local_file_of(path: str) -> str:
-    """Return the local file that this process mapped for an index: the copy of a remote one; "" if there is none."""
+    """Return the local file that this process mapped for an index, or for its copy; "" if there is none."""
     return _copies.get(path, "") if scheme_of(path) else path
 
 
 def bound_cache(cache_dir: str) -> None:
-    """Evict the least recently used files of this machine's index cache.
-
-    At most 4 GiB and 500 indexes stay, and 100 000 notes on shards that a scan found to match their index.
-    """
+    """Evict the least recently used files: 4 GiB, 500 indexes and 100 000 notes on accepted shards may stay."""
     indexes, accepted = str(Path(cache_dir, "indexes")), str(Path(cache_dir, "accepted"))
     keep_within(indexes, suffixes=(".index", ".copy"), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)
     keep_within(accepted, suffixes=(".same",), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_NOTES)
@@ -158,11 +149,11 @@ def bound_cache(cache_dir: str) -> None:
 def publish_beside(
     index: Index, *, source: Source, store: Store, replaces: ObjectInfo | None, is_asked: bool
 ) -> str | None:
-    """Write the index beside the shards, if these are a whole directory of an object store; return its path or None.
+    """Write the index beside the shards, if they are a whole directory of an object store; return its path or None.
 
-    Without ``is_asked`` it is only logged how other machines can get at it. ``replaces`` is an outdated index published
-    there earlier. An index that another machine has written since is kept, since it may know newer shards; a store
-    without conditional writes is overwritten in any case. A refusal by the store is only logged.
+    Without ``is_asked``, only log how to publish it. ``replaces`` is an outdated index there. An index that another
+    machine has written since stays, since it may know newer shards; but a store without conditional writes overwrites
+    it. A refusal by the store is only logged.
     """
     if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
         return None
@@ -190,24 +181,24 @@ def store_of_published(source: Source, storage_options: Mapping[str, Any] | None
 
 
 def _write(index: Index, path: str, store: Store, replaces: ObjectInfo | None) -> bool:
-    """Write an index unless another one is there; return True if it was written."""
+    """Write an index unless another index is there; return True if it was written."""
     try:
         if scheme_of(path):
             return store.put_if(path, encode(index), replaces=replaces)
     except StorageError as error:
         if error.errno != errno.ENOTSUP:
             raise
-        text = "%s is written without a condition, and would replace what another machine wrote just now: %s"
+        text = "%s is written without a condition, and would replace a new index of another machine: %s"
         _log.info(text, path, error.message)
     store.put(path, encode(index))
     return True
 
 
 def made_on_purpose(index: Index) -> Index:
-    """Return the index without the mark of one that was published by opening: it is not replaced silently any more."""
+    """Return the index without the mark of a published index: nothing replaces it silently any more."""
     return replace(index, metadata={name: value for name, value in index.metadata.items() if name != _BY_OPENING})
 
 
 def was_left_by_opening(index: Index) -> bool:
-    """Return True if this index was published by opening a dataset, not made by `shoal index`."""
+    """Return True if opening a dataset published this index, and not `shoal index`."""
     return bool(index.metadata.get(_BY_OPENING))

@@ -1,4 +1,4 @@
-"""The making of an index that is not beside its shards: from the cache of this machine, alone, or with other ranks."""
+"""Making of an index that is not beside its shards: from the cache of this machine, alone, or with other ranks."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _log = logging.getLogger("shoal")
 class IndexMaking:
     """Shards whose index is not beside them: it is in the cache of this machine, or must be made.
 
-    ``publish`` may write it beside the shards, and returns its path there; ``shared`` is a store of its own for what
-    ranks exchange there. ``exchange`` is one for what machines exchange that have no such place; at most one is given.
+    ``publish`` may write the index beside the shards, and returns its path there. Ranks exchange parts through the
+    store ``shared``, beside the shards, or through ``exchange`` if there is no such place.
     """
 
     what: Described
@@ -68,7 +68,7 @@ class IndexMaking:
         return stat_all(self.what.source.paths, self.store)
 
     def tasks(self) -> list[ScanTask]:
-        """Return the shards as tasks, with what is known of each beforehand; their sizes are asked for only once."""
+        """Return the shards as tasks (see `scan_tasks`); their sizes are requested only once."""
         what = self.what
         return scan_tasks(what.source, store=self.store, format=self.format, expected=what.expected, infos=self.infos)
 
@@ -84,25 +84,24 @@ class IndexMaking:
 
     @cached_property
     def path(self) -> str:
-        """The file of the index in the cache of this machine, named by all that the index depends on."""
-        found, format = self.what.source, self.format  # noqa: A001
+        """The file of the index in the cache of this machine; its name depends on everything that the index does."""
+        source, format = self.what.source, self.format  # noqa: A001
         shards = [(info.path, info.num_bytes, info.version) for info in self.infos]
-        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), self.extent_bytes, found.names]
-        words += [shards]
-        words += [self.what.rows] if self.what.rows else []
-        words += versions_beside(found.paths, format, self.store)
+        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), self.extent_bytes, source.names]
+        words += [shards, self.what.rows] if self.what.rows else [shards]
+        words += versions_beside(source.paths, format, self.store)
         key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
         return str(Path(self.cache_dir, "indexes", f"{key}.index"))
 
     def cached_or_made(self) -> tuple[Index, str | None]:
-        """Return the cached index, else build and cache one; and its file, None if it could not be written."""
-        found, path = self.what.source, self.path
+        """Return the cached index, or build and cache it; and its file, None if it could not be written."""
+        source, path = self.what.source, self.path
         if self.job_rank is not None and self.job_rank.world_size > 1 and self.num_bytes >= small_bytes(self.store):
-            made = self.cached() or self._made_together(self.job_rank)
-            if made is not None:
-                return made
+            index_and_file = self.cached() or self._made_together(self.job_rank)
+            if index_and_file is not None:
+                return index_and_file
         # Processes of one machine open the same dataset at the same time; one of them does the work.
-        with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as signal_waiting:
+        with machine_lock(f"{path}.lock", what=f"indexes {source.asked}") as signal_waiting:
 
             def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
                 signal_waiting()
@@ -112,7 +111,7 @@ class IndexMaking:
             if (known := self.cached()) is not None:
                 return known
             index = build_index(
-                found,
+                source,
                 store=self.store,
                 format=self.format,
                 progress=report,
@@ -123,7 +122,7 @@ class IndexMaking:
             return self.kept(index)
 
     def cached(self) -> tuple[Index, str | None] | None:
-        """Return the cached index and its file; None if there is none that can be used."""
+        """Return the cached index and its file; None if there is no usable index."""
         local, path = self._local(), self.path
         try:
             mark_used(path)
@@ -136,7 +135,7 @@ class IndexMaking:
         return None
 
     def kept(self, index: Index) -> tuple[Index, str | None]:
-        """Cache an index of these shards, publish it if that is wanted, and return it with its file."""
+        """Cache an index of these shards, publish it on request, and return it with its file."""
         beside = self.publish(index)
         if self.exchange is not None:
             with suppress(StorageError):  # other machines then index what they still need
@@ -144,7 +143,7 @@ class IndexMaking:
         return self._in_cache(index, beside)
 
     def _in_cache(self, index: Index, beside: str | None) -> tuple[Index, str | None]:
-        """Cache an index, and return it with its file, here or ``beside`` the shards."""
+        """Cache an index, and return it with its file, in the cache or ``beside`` the shards."""
         path = self.path
         try:
             save_index(index, path, store=self._local())
@@ -156,46 +155,48 @@ class IndexMaking:
         return index, beside or path
 
     def _made_together(self, me: JobRank) -> tuple[Index, str | None] | None:
-        """Index the shards together with the other ranks of the job; None if that cannot be done."""
+        """Index the shards together with the other ranks of the job; None if ranks cannot share the work."""
         if isinstance(self.format, Folder):
             return None  # nothing is read
-        self.tell_of_machines(me)
-        for directory, parts_store in self.places():
+        self.log_machines(me)
+        for directory, parts_store in self.part_directories():
             units = index_units(
                 self.what, self.store, self.format, extent_bytes=self.extent_bytes, checksum=False,
                 parts_in=partial(UnitParts, directory, store=parts_store),
             )  # fmt: skip
-            made = index_together(units, me, keep=self.kept, there=self.there, progress=self.progress)
-            if made is not None:
-                return made
+            index_and_file = index_together(
+                units, me, keep=self.kept, find=self.kept_by_any_rank, progress=self.progress
+            )
+            if index_and_file is not None:
+                return index_and_file
         return None
 
-    def places(self) -> list[tuple[str, Store]]:
-        """Return the directories, with their stores, in which ranks can exchange parts of the index: the best first.
+    def part_directories(self) -> list[tuple[str, Store]]:
+        """Return the directories, with stores, in which ranks can exchange parts of the index: the best first.
 
-        Parts have checksums, so one that a crash of the machine has torn is made again.
+        Parts have checksums, so a part that a crash of the machine has torn is made again.
         """
-        places = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore(durable=False)))]
+        directories = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore(durable=False)))]
         if self.common is not None:
             root = self.what.source.root if self.exchange is None else self.exchange.url
-            places.insert(0, (join(root, PARTS), self.common))
-        return places
+            directories.insert(0, (join(root, PARTS), self.common))
+        return directories
 
-    def tell_of_machines(self, me: JobRank) -> None:
-        """Log what it costs if machines of a job have no place in common; not all launchers tell of several."""
-        found = self.what.source
-        scheme = scheme_of(found.root)
+    def log_machines(self, me: JobRank) -> None:
+        """Log the cost if machines of a job share no directory; not all launchers report several machines."""
+        source = self.what.source
+        scheme = scheme_of(source.root)
         if self.common is None and (scheme or me.local_size < me.world_size):
             text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
             how = "; publish_index=True shares that, too" if scheme not in ("", "http", "https") else ""
-            _log.info(text, found.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
+            _log.info(text, source.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
 
-    def there(self) -> tuple[Index, str | None] | None:
-        """Return the whole index as soon as some rank has kept it, with its file."""
+    def kept_by_any_rank(self) -> tuple[Index, str | None] | None:
+        """Return the whole index and its file once any rank has kept it."""
         store, path = self.common, self._common_path
         if (known := self.cached()) is not None or store is None:
             return known
-        store.close()  # drops what was known of the index
+        store.close()  # drops cached facts about the index
         with suppress(ShoalError):
             if store.find(path) is not None:
                 is_beside = self.exchange is None
@@ -215,7 +216,7 @@ class IndexMaking:
 
 
 def warn_of_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
-    """Warn of shards that have neither an etag nor a date, so that only their sizes can be compared."""
+    """Warn of shards without an etag and a date: only their sizes can be compared."""
     if unversioned := [info.path for info in infos if not info.version]:
-        text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
+        text = "%d of %d shards have no etag and no date (the first is %s): only their sizes are compared with %s"
         _log.warning(text, len(unversioned), len(infos), unversioned[0], index_path)

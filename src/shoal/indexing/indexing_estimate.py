@@ -1,8 +1,8 @@
-"""Estimate of what indexing takes, from the listing, and from the first requests of at most three scans.
+"""Estimated cost of indexing, from the listing, and from the first requests of at most three scans.
 
-The listing alone gives bounds: one request a shard at the least, all bytes at the most. Which of the two is nearer
-only the shards tell: a tar of large members takes a request for each, one of small members all its bytes, a Parquet
-file its footer. Shards of a dataset are alike, so three of them stand for the others of their size.
+The listing alone gives bounds: at least one request a shard, at most all bytes. Only the shards show the nearer bound:
+a tar of large members takes a request for each member, a tar of small members all its bytes, a Parquet file its footer.
+Shards of a dataset are alike, so three shards stand for all others of their size.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from shoal.processes.interpreters import usable_processors
 from shoal.storage.store_protocol import Store
 
 Way = Literal["names", "index of another tool", "footers", "headers", "all bytes", "unknown"]
-"""Way in which the samples of a shard are found; a short front counts as a footer, and "unknown" was not looked at."""
+"""Way to find the samples of a shard; a short front counts as a footer, and "unknown" was not probed."""
 
 LONG_SECONDS = 5.0
-"""Waiting longer than this for an index is worth avoiding (`IndexingEstimate.takes_long`)."""
+"""A longer wait for an index is worth avoiding (`IndexingEstimate.takes_long`)."""
 
 _NUM_LOOKS = 3
 _COMPARISONS = 17  # of a shard with the index of another tool: at both ends, and in between
-_COMPARED_WHOLE_BYTES = 8 << 20  # up to this size, all of a shard is read for them
-_LEAST, _MOST = 0.6, 1.6  # times what the first headers of a scan suggest
+_COMPARED_WHOLE_BYTES = 8 << 20  # up to this size, the comparisons read the whole shard
+_LEAST, _MOST = 0.6, 1.6  # times the estimate from the first headers of a scan
 _NEARLY_ALL = 0.9
 _FOOTER_REQUESTS = 3  # at most, to read a footer or a table of samples
 _USUAL_PROCESSORS = 4
-# What one processor does, see bench/LOG.md: bytes scanned in a second, as stored, of files, from a store, and of
-# compressed shards; and the seconds that a shard takes whatever is in it, of files and from a store.
+# One processor (bench/LOG.md): stored bytes scanned in a second, of files, from a store, and of compressed shards; and
+# the seconds that any shard takes, in a file and in a store.
 _LOCAL_PER_SECOND, _REMOTE_PER_SECOND, _DECOMPRESSED_PER_SECOND = 1e9, 400e6, 140e6
 _SLOW_CODECS = {"bz2": 15e6, "xz": 30e6}
 _LOCAL_SHARD_SECONDS, _REMOTE_SHARD_SECONDS = 0.3e-3, 0.8e-3
@@ -55,9 +55,9 @@ class _Speeds(NamedTuple):
     bytes_per_second: float
 
 
-# Fast, usual and slow. Remote: from a store next door behind 10 Gbit/s to a distant one.
+# Fast, usual and slow. Remote: from a near store behind 10 Gbit/s to a distant store.
 _REMOTE = (_Speeds(0.005, 1.25e9), _Speeds(0.03, 200e6), _Speeds(0.1, 50e6))
-# Local: from files in memory to a disk that must move its head for each read.
+# Local: from files in memory to a disk that moves its head for each read.
 _LOCAL = (_Speeds(5e-6, 8e9), _Speeds(20e-6, 2e9), _Speeds(5e-3, 150e6))
 
 
@@ -74,9 +74,8 @@ class IndexingCost:
 class IndexingEstimate:
     """Cost of indexing ``num_shards`` shards of ``num_bytes`` bytes: at least ``least``, at most ``most``.
 
-    ``ways`` tells how the samples of how many shards are found (`Way`); ``num_looked`` shards were looked at.
-    ``usual_seconds`` follows from the listing and from what the looks requested, at the speeds of a usual store: so all
-    machines that list the same shards agree on it.
+    ``ways`` counts shards by the `Way` to their samples; ``num_looked`` shards were probed. ``usual_seconds`` assumes
+    the speeds of a usual store: so all machines that list the same shards agree on it.
     """
 
     num_shards: int
@@ -97,9 +96,9 @@ class IndexingEstimate:
         shards = f"{counted(self.num_shards, 'shard')} of {format_bytes(self.num_bytes)}"
         read = _span(format_bytes(low.read_bytes), format_bytes(high.read_bytes))
         requests = _span(f"{low.num_requests:,}", f"{high.num_requests:,}")
-        asked = f" in {requests} requests" if high.num_requests else ""
+        requests = f" in {requests} requests" if high.num_requests else ""
         seconds = _span(format_seconds(low.seconds), format_seconds(high.seconds))
-        return f"indexing {shards} reads {read}{asked}, and takes {seconds}"
+        return f"indexing {shards} reads {read}{requests}, and takes {seconds}"
 
 
 def estimate_indexing(
@@ -112,23 +111,22 @@ def estimate_indexing(
     bytes_per_second: float | None = None,
     processors: int | None = None,
 ) -> IndexingEstimate:
-    """Estimate what it takes to index some shards, as `shoal.indexing.build.scan_tasks` lists them.
+    """Estimate the cost of indexing some shards, as `shoal.indexing.build.scan_tasks` lists them.
 
-    With ``looks`` the scans of up to three shards are begun: at most 8 requests and 4 MiB for each, side by side, so 8
-    times the latency of the store. With None that is done only if the listing leaves open whether indexing takes long.
-    ``request_seconds`` and ``bytes_per_second`` are those of the store, if they are known; else a look measures the
-    former, and the latter is taken to be between 50 MB/s and 10 Gbit/s. ``processors`` (default: those that this
-    process may use) scan files, and remote shards from 1 GiB on.
+    With ``looks``, scans of up to three shards are begun: at most 8 requests and 4 MiB each, side by side, so 8 times
+    the latency of the store. With None, only if the listing does not decide whether indexing takes long. A look
+    measures ``request_seconds`` unless given; ``bytes_per_second`` is by default between 50 MB/s and 10 Gbit/s.
+    ``processors`` (default: all usable) scan files, and remote shards from 1 GiB on.
 
-    Raises `StorageError`: a shard that was looked at could not be read.
+    Raises `StorageError`: a probed shard could not be read.
 
     >>> from shoal.formats.format_registry import format_named
     >>> from shoal.storage.memory_store import MemoryStore
     >>> shards = [ScanTask(number, f"{number}.jsonl.gz", "", 10**9, "") for number in range(100)]
-    >>> found = estimate_indexing(shards, store=MemoryStore(), format=format_named("jsonl.gz"), processors=4)
-    >>> found.takes_long
+    >>> estimate = estimate_indexing(shards, store=MemoryStore(), format=format_named("jsonl.gz"), processors=4)
+    >>> estimate.takes_long
     True
-    >>> print(found)
+    >>> print(estimate)
     indexing 100 shards of 93.1 GiB reads 93.1 GiB in 47,700 requests, and takes 2:59 min to 33:20 min
     """
     is_local = store.reads_ahead
@@ -171,9 +169,9 @@ def estimate_indexing(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Requests and bytes of some scans, and the requests of the longest one, which wait for each other.
+    """Requests and bytes of some scans, and the requests of the longest scan, which wait for each other.
 
-    ``is_exact`` is False if they follow from the first headers of a shard, of which the others may differ.
+    ``is_exact`` is False for an estimate from the first headers of a shard: later headers may differ.
     """
 
     num_requests: float = 0.0
@@ -183,7 +181,7 @@ class _Work:
     is_exact: bool = True
 
     def plus(self, *others: Self) -> _Work:
-        """Return all of this and of ``others``."""
+        """Return the sum of this work and ``others``."""
         works = (self, *others)
         return _Work(
             sum(work.num_requests for work in works),
@@ -201,7 +199,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Time of work on some shards: requests wait side by side, while bytes arrive and are scanned."""
+    """Duration of work on some shards: requests wait side by side, while bytes arrive and are scanned."""
 
     is_local: bool
     codec: str | None
@@ -214,11 +212,11 @@ class _Clock:
         return _LOCAL if self.is_local else _REMOTE
 
     def usual_seconds(self, work: _Work) -> float:
-        """Return the seconds of work on a usual machine and store, whatever those at hand are."""
+        """Return the seconds of work on a usual machine and store."""
         return self.cost(work, self.paces[1], _USUAL_PROCESSORS).seconds
 
     def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
-        """Return what work costs. Threads take turns at all but decompressing, and so do those of a remote scan."""
+        """Return the cost of work. Threads take turns, except at decompression; so do the threads of a remote scan."""
         num_shards = max(1, self.num_shards)
         remote = 0
         if not self.is_local:
@@ -237,7 +235,7 @@ class _Clock:
 
 
 def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[ScanTask]]:  # noqa: A002
-    """Return the work that the listing tells exactly, and the shards that it leaves open."""
+    """Return the work that the listing fixes exactly, and all other shards."""
     if isinstance(format, Folder):
         return _Work(ways=_counter("names", tasks)), []
     if isinstance(format, Compressed):
@@ -246,7 +244,7 @@ def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[Sca
     compared = [] if format.has_sidecar else indexed
     large = [task for task in compared if task.num_bytes > _COMPARED_WHOLE_BYTES]
     small = _all_bytes([task for task in compared if task.num_bytes <= _COMPARED_WHOLE_BYTES])
-    num_small = len(compared) - len(large)  # of these, the end is read first
+    num_small = len(compared) - len(large)  # their ends are read first
     work = _Work(
         len(indexed) + num_small + small.num_requests + len(large) * _COMPARISONS,
         _index_bytes(indexed) + small.read_bytes + len(large) * _COMPARISONS * REACH_BYTES,
@@ -275,7 +273,7 @@ def _counter(way: Way, tasks: Sequence[ScanTask]) -> Counter[Way]:
 
 
 def _groups_of_like_size(tasks: Sequence[ScanTask]) -> list[tuple[ScanTask, list[ScanTask]]]:
-    """Return groups of shards of like size, of about equal bytes, and the shard in the middle of each group's bytes."""
+    """Return groups of shards of like size and about equal bytes, and the shard in the middle of each group's bytes."""
     by_size = sorted(tasks, key=lambda task: (task.num_bytes, task.number))
     ends = np.cumsum([task.num_bytes for task in by_size])
     cuts = [0, *(np.searchsorted(ends, ends[-1] * np.arange(1, _NUM_LOOKS) / _NUM_LOOKS) + 1), len(by_size)]
@@ -289,7 +287,7 @@ def _groups_of_like_size(tasks: Sequence[ScanTask]) -> list[tuple[ScanTask, list
 
 
 def _of_group(look: FirstRequests, tasks: Sequence[ScanTask], is_local: bool) -> _Work:  # noqa: FBT001
-    """Return the work of shards that are like the one that was looked at."""
+    """Return the work of shards that are like the probed shard."""
     if look.streams and not is_local:
         return _all_bytes(tasks)
     if look.is_whole:
@@ -299,15 +297,15 @@ def _of_group(look: FirstRequests, tasks: Sequence[ScanTask], is_local: bool) ->
         return _Work(look.num_requests * len(tasks), look.read_bytes * len(tasks), look.num_requests, ways)
     num_bytes, largest_bytes = sum(task.num_bytes for task in tasks), max(task.num_bytes for task in tasks)
     reached_bytes = max(1, look.reached_bytes)
-    each, share = look.num_requests / reached_bytes, min(1.0, look.read_bytes / reached_bytes)
-    # A walk starts at a header that the scan need not read, and takes over a share of the others.
+    per_byte, share = look.num_requests / reached_bytes, min(1.0, look.read_bytes / reached_bytes)
+    # A walk starts at a header that the scan need not read, and takes over a share of the other headers.
     num_walks, at_once, search_requests, search_bytes = look.walks
     num_walks *= len(tasks)
-    num_requests = max(len(tasks), each * num_bytes) + num_walks * (search_requests - 1)
+    num_requests = max(len(tasks), per_byte * num_bytes) + num_walks * (search_requests - 1)
     read_bytes = share * num_bytes + num_walks * search_bytes
     is_exact = share > _NEARLY_ALL
     ways = _counter("all bytes" if is_exact else "headers", tasks)
-    num_in_turn = each * largest_bytes / (1 + at_once) + (search_requests if at_once else 0)
+    num_in_turn = per_byte * largest_bytes / (1 + at_once) + (search_requests if at_once else 0)
     return _Work(num_requests, read_bytes, num_in_turn, ways, is_exact)
 
 

@@ -1,7 +1,7 @@
-"""Manifests beside the shards of a directory, which say more about them than their suffixes do: ``index.json``.
+"""Manifests beside the shards of a directory (``index.json``), which describe them better than their suffixes.
 
-Where there is one, the shards are those it names, in its order, and must match its description. A directory tree may
-have several, one for each stream.
+A manifest names the shards of its directory, in order, and they must match its description. A directory tree may have
+several manifests, one for each stream.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 
 from shoal.errors import SourceError, StorageError
 from shoal.figures import counted
-from shoal.formats.folder.class_directories import ClassDirectories, refuse_strays
-from shoal.formats.folder.reader import METADATA_NAMES, Folder, metadata_rows
 from shoal.formats.format_registry import options_of
 from shoal.formats.metadata.manifests import (
     MANIFEST_NAME,
@@ -30,7 +28,6 @@ from shoal.formats.metadata.manifests import (
 from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, foreign_names
 from shoal.formats.shard_format import Format
 from shoal.hints import pointer_in
-from shoal.indexing.folder_classes import classes_of_folder, given_classes
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_forbidden
@@ -39,16 +36,17 @@ from shoal.storage.urls import join, relative
 
 _log = logging.getLogger("shoal")
 
-MANIFEST_SUFFIXES = (MANIFEST_NAME,)  # with which a listing of a directory includes its manifests
+MANIFEST_SUFFIXES = (MANIFEST_NAME,)  # so that a listing of a directory includes its manifests
+_COPY_HINT = "copy the missing shards too; or name the existing shards by a glob"
 _LIMIT_BYTES = 256 << 20
 _AT_ONCE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The shards of a source and their description: the format, and by path what to expect.
+    """The shards of a source and their description: the format (None: by suffix), and the expected contents by path.
 
-    If ``format`` is None, the suffixes of the shards decide. ``rows`` are rows of tables, by the names of single files.
+    ``rows`` are rows of tables, by the names of single files.
     """
 
     source: Source
@@ -58,25 +56,25 @@ class Described:
 
 
 @dataclass(slots=True)
-class _Found:
-    """The shards named so far, in order."""
+class _NamedShards:
+    """The shards that manifests have named so far, in order."""
 
     formats: list[Format] = field(default_factory=list)
     expected: dict[str, Expected] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)  # paths of each shard, as it is and packed
+    known: set[str] = field(default_factory=set)  # paths of each shard, plain and packed
 
 
-def described(found: Source, store: Store) -> Described:
+def described(source: Source, store: Store) -> Described:
     """Return the shards that the manifests of a source name; all its shards if no manifest can be used.
 
-    Raises `SourceError`: a manifest is unusable or does not name shards beside it, manifests declare different formats,
-    or there are shards that no manifest covers; `StorageError`: a shard that a manifest names does not exist.
+    Raises `SourceError`: a manifest is unusable or does not name all shards beside it, manifests declare different
+    formats, or no manifest covers some shards; `StorageError`: a named shard does not exist.
     """
-    paths, others = _manifests_and_others(found)
+    paths, others = _manifests_and_others(source)
     others = [path for path in others if not path.endswith(MANIFEST_NAME)]
-    if not paths or found.kind == "glob":
-        return Described(_with_paths(found, others) if 0 < len(others) < len(found.paths) else found)
-    shards = _Found()
+    if not paths or source.kind == "glob":
+        return Described(with_paths(source, others) if 0 < len(others) < len(source.paths) else source)
+    shards = _NamedShards()
     used = []
     for path in paths:
         manifest = read_manifest(read_whole(store.stat(path), store), path=path)
@@ -84,30 +82,28 @@ def described(found: Source, store: Store) -> Described:
             used.append(path)
     if not used:
         if not others:
-            msg = f"{found.asked}: no shards are there, and {paths[0]} is not the index.json of a dataset"
+            msg = f"{source.asked}: no shards are there, and {paths[0]} is not the index.json of a dataset"
             raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob")
-        return Described(_with_paths(found, others))
+        return Described(with_paths(source, others))
     unnamed = [path for path in others if path not in shards.known]
     _refuse_unnamed(unnamed, used)
-    _refuse_mixture(found, shards.formats, used, unnamed)
-    return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
+    _refuse_mixture(source, shards.formats, used, unnamed)
+    return Described(with_paths(source, shards.expected), shards.formats[0], shards.expected)
 
 
-def in_named_order(found: Source, store: Store) -> Described:
-    """Return the shards of a source in the order of its manifests, which are used for nothing else.
+def in_named_order(source: Source, store: Store) -> Described:
+    """Return the shards of a source in the order of its manifests, but without their descriptions.
 
-    Used if a format is given, as pickles and blocks of tokens require. Names alone do not give the order:
-    ``chunk-0-10`` sorts before ``chunk-0-2``.
-
-    Raises `SourceError`: a manifest cannot be read, or does not name a shard beside it; `StorageError`: a shard that a
-    manifest names does not exist.
+    This applies if the user gives a format, as pickles and blocks of tokens require. Names alone do not give the order:
+    ``chunk-0-10`` sorts before ``chunk-0-2``. Raises `SourceError`: a manifest cannot be read, or does not name a shard
+    beside it; `StorageError`: a named shard does not exist.
     """
-    manifests, others = _manifests_and_others(found)
+    manifests, others = _manifests_and_others(source)
     if not manifests or not others:
-        return Described(found)
+        return Described(source)
     ranks: dict[str, int] = {}
     used = []
-    there = set(others)
+    existing = set(others)
     for path in manifests:
         shards = named_shards(read_whole(store.stat(path), store), path=path)
         used += [path] * bool(shards)
@@ -115,80 +111,25 @@ def in_named_order(found: Source, store: Store) -> Described:
             names = [join(dirname(path), name) for name in (shard.name, shard.packed_name) if name is not None]
             if ranks.keys().isdisjoint(names):
                 ranks.update(dict.fromkeys(names, len(ranks)))
-                if there.isdisjoint(names):
+                if existing.isdisjoint(names):
                     msg = f"{path} names {names[-1]}, which is not there"
-                    raise StorageError(msg, hint="copy it too; or name by a glob those that are there")
+                    raise StorageError(msg, hint=_COPY_HINT)
     _refuse_unnamed([path for path in others if path not in ranks], used)
     last = len(ranks)
-    return Described(_with_paths(found, sorted(others, key=lambda path: ranks.get(path, last))))
-
-
-def described_files(found: Source, format: Folder, store: Store) -> Described:  # noqa: A002
-    """Return the single files of a folder, with their classes, and the rows of the tables among them.
-
-    Raises `SourceError`: a table is unusable, lists files that do not exist, or does not list all that do.
-    """
-    tables = [path for path in found.paths if basename(path) in METADATA_NAMES]
-    source = _with_paths(found, [path for path in found.paths if basename(path) not in METADATA_NAMES])
-    rows: dict[str, Mapping[str, Any]] = {}
-    for path in tables:
-        data = read_whole(store.stat(path), store)
-        found_rows = metadata_rows(data, name=relative(path, found.root), path=path)
-        format.check_rows(found_rows, path=path)
-        rows |= found_rows
-    names = set(source.names)
-    if tables and (absent := rows.keys() - names):
-        msg = f"{tables[0]} lists {len(absent)} files that are not there; the first is {min(absent)}"
-        raise SourceError(msg, hint="copy them too, or take their rows out; file_name is relative to the table")
-    if tables and (silent := names - rows.keys()):
-        msg = f"{tables[0]} has no rows for {len(silent)} of {len(names)} files; the first is {min(silent)}"
-        raise SourceError(msg, hint="add them, or take the table away")
-    classes = _classes_asked(source, format, has_rows=bool(tables))
-    kept = source if classes is None else _inside_classes(source, classes)
-    return Described(kept, format.with_classes(classes), rows=rows)
-
-
-def _classes_asked(source: Source, format: Folder, *, has_rows: bool) -> ClassDirectories | None:  # noqa: A002
-    """Return the classes of a folder; None if there are to be no labels, or no file lies in a directory."""
-    if format.labels is False or (format.labels is None and has_rows):
-        return None
-    if format.classes is not None:
-        return given_classes(source.root, source.names, format.classes)
-    is_whole = source.complete or bool(source.split_names)
-    classes = classes_of_folder(source.root, source.names, is_whole=is_whole, split_names=source.split_names)
-    if classes is None and format.labels:
-        msg = f"{source.root}: no file lies in a directory that could be its class, {source.names[0]} for one"
-        raise SourceError(msg, hint="open the directory that holds those of the classes, or leave out labels=True")
-    return classes
-
-
-def _inside_classes(source: Source, classes: ClassDirectories) -> Source:
-    """Return the source without the files outside of the classes, which are logged; raises as `refuse_strays`."""
-    numbers = classes.numbers_of(source.names)
-    if -1 not in numbers:
-        return source
-    kinds = [splitext(name)[1].lower() for name in source.names]
-    outside = [pair for pair, number in zip(zip(source.names, kinds, strict=True), numbers, strict=True) if number < 0]
-    hint = "move them, or give Folder(labels=False) as format= for samples without classes"
-    inside = {kind for kind, number in zip(kinds, numbers, strict=True) if number >= 0}
-    refuse_strays(outside, inside, root=source.root, hint=hint)
-    counts = ", ".join(f"{count:,} x {kind or 'no suffix'}" for kind, count in Counter(k for _, k in outside).items())
-    _log.warning("%s: files outside of the classes are left out: %s", source.root, counts)
-    pairs = zip(source.paths, numbers, strict=True)
-    return _with_paths(source, [path for path, number in pairs if number >= 0])
+    return Described(with_paths(source, sorted(others, key=lambda path: ranks.get(path, last))))
 
 
 def third_party_indexes(paths: Sequence[str], format: Format, store: Store) -> dict[str, tuple[str, int]]:  # noqa: A002
-    """Return the indexes that other tools left beside shards, as path and size, by shard path.
+    """Return the indexes of other tools beside shards, as path and size, by shard path.
 
-    Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none. If
-    the format has sidecars, checks beside all, since samples depend on them. Raises `StorageError` if that cannot be
-    done.
+    Search beside the first shard; if an index is there, search beside all others: 2 or 3 requests without indexes.
+    Search beside all shards if the format has sidecars, since a sidecar changes the samples; only then a failure
+    raises `StorageError`.
     """
     if format.name not in FORMATS_WITH_INDEXES or not paths:
         return {}
     if format.has_sidecar:
-        return _indexes_of_all(paths, store)
+        return _indexes_beside(paths, store)
     try:
         names = foreign_names(paths[0])
         kind = next((names.index(name) for name in dict.fromkeys(names) if store.find(name) is not None), None)
@@ -199,43 +140,40 @@ def third_party_indexes(paths: Sequence[str], format: Format, store: Store) -> d
         _log.info("no index of other tools is looked for: %s", error.message)
         return {}
     pairs = ((path, info) for path, info in zip(paths, infos, strict=True) if info is not None)
-    found = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= _LIMIT_BYTES}
-    _log.info("%d of %d shards have an index of other tools beside them", len(found), len(paths))
-    return found
+    indexes = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= _LIMIT_BYTES}
+    _log.info("%d of %d shards have an index of other tools beside them", len(indexes), len(paths))
+    return indexes
 
 
-def _indexes_of_all(paths: Sequence[str], store: Store) -> dict[str, tuple[str, int]]:
+def _indexes_beside(paths: Sequence[str], store: Store) -> dict[str, tuple[str, int]]:
     pairs = zip(paths, _infos_beside(paths, store), strict=True)
     return {path: (info.path, info.num_bytes) for path, info in pairs if info is not None}
 
 
 def versions_beside(paths: Sequence[str], format: Format, store: Store) -> list[tuple[str, int, str]]:  # noqa: A002
-    """Return name, size and version of the indexes beside shards that their format needs; empty for most formats."""
+    """Return path, size and version of the indexes that a format needs beside its shards; empty for most formats."""
     infos = _infos_beside(paths, store) if format.has_sidecar else []
     return [(info.path, info.num_bytes, info.version) for info in infos if info is not None]
 
 
 def _infos_beside(paths: Sequence[str], store: Store) -> Sequence[ObjectInfo | None]:
-    """Find the indexes that are named as these shards, with another suffix."""
+    """Find the indexes with the names of these shards and another suffix."""
     try:
         return find_all([f"{splitext(path)[0]}.idx" for path in paths], store)
     except StorageError as error:
-        if not is_forbidden(error):  # some stores forbid to ask for what is not there
+        if not is_forbidden(error):  # some stores answer "forbidden" for missing objects
             raise
         return [None] * len(paths)
 
 
 def needed_beside(path: str, format: Format, store: Store) -> dict[str, Any]:  # noqa: A002
-    """Return the index beside a shard that its format needs, as arguments for `scan_again`; none for most formats."""
-    found = _indexes_of_all([path], store).get(path) if format.has_sidecar else None
-    return {} if found is None else {"index": partial(store.read_range, found[0]), "index_bytes": found[1]}
+    """Return the index that a format needs beside a shard, as arguments for `scan_again`; none for most formats."""
+    index = _indexes_beside([path], store).get(path) if format.has_sidecar else None
+    return {} if index is None else {"index": partial(store.read_range, index[0]), "index_bytes": index[1]}
 
 
 def compare_hashes(what: Described, store: Store) -> int:
-    """Compare all shards that have hashes in their manifest with these, and return the number compared.
-
-    Raises `ShardError`: a hash differs.
-    """
+    """Compare shards with their hashes in manifests, and return the number compared; `ShardError` if a hash differs."""
     num_compared = 0
     for path, name in zip(what.source.paths, what.source.names, strict=True):
         expected = what.expected.get(path)
@@ -247,15 +185,15 @@ def compare_hashes(what: Described, store: Store) -> int:
     return num_compared
 
 
-def _manifests_and_others(found: Source) -> tuple[list[str], list[str]]:
-    """Return the manifests, and the rest; those of a directory before those below it, as they may name all shards."""
-    manifests = [path for path in found.paths if basename(path) == MANIFEST_NAME]
-    others = [path for path in found.paths if basename(path) != MANIFEST_NAME]
+def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
+    """Return the manifests, from the highest directory on since it may name all shards, and the other paths."""
+    manifests = [path for path in source.paths if basename(path) == MANIFEST_NAME]
+    others = [path for path in source.paths if basename(path) != MANIFEST_NAME]
     return sorted(manifests, key=lambda path: (path.count("/"), path)), others
 
 
 def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
-    """Read a whole object of at most so many bytes; raises `SourceError` if it has more, or is a pointer to them."""
+    """Read a whole object; raises `SourceError` if it has more than ``limit_bytes``, or is a pointer to them."""
     if info.num_bytes > limit_bytes:
         msg = f"{info.path}: it has {info.num_bytes} bytes, and is read whole"
         raise SourceError(msg, hint=f"at most {limit_bytes} are; name the shards by a glob")
@@ -265,8 +203,8 @@ def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTE
     return data
 
 
-def _add(shards: _Found, manifest: Manifest, path: str, store: Store) -> bool:
-    """Add the shards of a manifest, unless all are known already; return True if they were added."""
+def _add(shards: _NamedShards, manifest: Manifest, path: str, store: Store) -> bool:
+    """Add the shards of a manifest, unless all are known; return True if they were added."""
     directory = dirname(path)
     paths = [join(directory, shard.name) for shard in manifest.shards]
     if shards.known.issuperset(paths):
@@ -276,8 +214,8 @@ def _add(shards: _Found, manifest: Manifest, path: str, store: Store) -> bool:
         raise SourceError(msg, hint="write the index.json again, or name the shards by a glob or a list")
     packed = [join(directory, shard.packed_name or shard.name) for shard in manifest.shards]
     shards.known.update(paths, packed)
-    there = find_all(paths, store)
-    if None not in there:
+    infos = find_all(paths, store)
+    if None not in infos:
         shards.formats.append(manifest.format)
         shards.expected.update(zip(paths, (shard.expected for shard in manifest.shards), strict=True))
         return True
@@ -286,13 +224,13 @@ def _add(shards: _Found, manifest: Manifest, path: str, store: Store) -> bool:
         expected = (shard.expected if shard.packed is None else shard.packed for shard in manifest.shards)
         shards.expected.update(zip(packed, expected, strict=True))
         return True
-    missing = [name for name, info in zip(paths, there, strict=True) if info is None]
+    missing = [name for name, info in zip(paths, infos, strict=True) if info is None]
     msg = f"{path} names {len(paths)} shards, and {len(missing)} are not there; the first is {missing[0]}"
-    raise StorageError(msg, hint="copy them too; or name by a glob those that are there")
+    raise StorageError(msg, hint=_COPY_HINT)
 
 
 def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
-    """Raise if a shard lies beside a manifest that does not name it, as it would be left out silently."""
+    """Raise if a manifest does not name a shard beside it: the shard would be left out silently."""
     directories = {dirname(path): path for path in used}
     if left := [path for path in unnamed if dirname(path) in directories]:
         manifest = directories[dirname(left[0])]
@@ -301,8 +239,8 @@ def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
         raise SourceError(msg, hint=hint)
 
 
-def _refuse_mixture(found: Source, formats: Sequence[Format], used: Sequence[str], unnamed: Sequence[str]) -> None:
-    kinds = [(one.name, options_of(one)) for one in formats]
+def _refuse_mixture(source: Source, formats: Sequence[Format], used: Sequence[str], unnamed: Sequence[str]) -> None:
+    kinds = [(each.name, options_of(each)) for each in formats]
     different = [number for number, kind in enumerate(kinds) if kind != kinds[0]]
     if unnamed:
         what = f"shards that {used[0]} names ({formats[0].name}), and others: {unnamed[0]}"
@@ -311,12 +249,12 @@ def _refuse_mixture(found: Source, formats: Sequence[Format], used: Sequence[str
         what = f"{used[0]} ({kinds[0][0]}) and {used[other]} ({kinds[other][0]}) describe different formats"
     else:
         return
-    msg = f"{found.asked}: {what}"
+    msg = f"{source.asked}: {what}"
     raise SourceError(msg, hint="open one format at a time: name its directory, or its shards by a glob")
 
 
-def _with_paths(found: Source, paths: Iterable[str]) -> Source:
-    """Return a copy of the source with these shards; a manifest named as the source stands for its directory."""
+def with_paths(source: Source, paths: Iterable[str]) -> Source:
+    """Return a copy of the source with these shards; a manifest as the source stands for its directory."""
     chosen = tuple(paths)
-    kind = "directory" if found.kind == "file" else found.kind
-    return replace(found, kind=kind, paths=chosen, names=tuple(relative(path, found.root) for path in chosen))
+    kind = "directory" if source.kind == "file" else source.kind
+    return replace(source, kind=kind, paths=chosen, names=tuple(relative(path, source.root) for path in chosen))

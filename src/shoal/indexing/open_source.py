@@ -1,8 +1,8 @@
 """Opening of a dataset: from the source that the user names to shards with an index.
 
-An index is looked for in this order: the one given, the one that is the source, `shoal.index` beside the shards, the
-one this machine made before. Failing these, one is built and kept: on this machine and, on request, beside the shards
-of an object store. Whichever index is used, a shard that it lacks is never left out silently.
+The first of these indexes is used: the given index, an index as the source, `shoal.index` beside the shards, the index
+that this machine made before. Else an index is built and kept: on this machine and, on request, beside the shards of an
+object store. A shard that an index lacks is never left out silently.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from shoal.index.assembly import subset
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress
 from shoal.indexing.changed_shards import ShardCheck, describes, match_all
+from shoal.indexing.described_folder import described_files
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.index_files import (
     is_sent_instead,
@@ -42,13 +43,7 @@ from shoal.indexing.index_files import (
     was_left_by_opening,
 )
 from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
-from shoal.indexing.manifests_beside import (
-    MANIFEST_SUFFIXES,
-    Described,
-    described,
-    described_files,
-    in_named_order,
-)
+from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, in_named_order
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.processes.job_rank import JobRank
@@ -67,9 +62,9 @@ from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _log = logging.getLogger("shoal")
 
-# Formats whose compressed shards mostly have no suffix for their codec: those written by TensorFlow and LitData.
+# Formats whose compressed shards mostly have no suffix for their codec, from TensorFlow and LitData.
 _CODEC_UNSAID = ("tfrecord", "litdata", "litdata_tokens")
-# Formats whose shards follow the order of an index.json beside them, even if the format is given.
+# Formats whose shards follow the order of an index.json beside them, even if the user gives the format.
 _IN_NAMED_ORDER = ("mds", "litdata", "jsonl", "csv", "tsv")
 
 
@@ -85,27 +80,26 @@ def open_source(
     progress: Progress | None = None,
     job_rank: JobRank | None = None,
 ) -> Opened:
-    """Find the shards that ``source`` names, and their index; build the index if there is none.
+    """Find the shards of ``source``, and their index; build the index if there is none.
 
-    ``source`` is what `shoal.storage.sources.source.expand` takes. In ``index`` (a file or URL), or a `shoal.index` in
-    the directory of the shards, shards are looked up by relative name, and those that lie elsewhere by base name.
-    ``split`` names one or several of the splits that a directory holds, or "all"; a directory with a single split needs
-    none. ``storage_options`` are those of the store (see docs/guides/remote-data.md), and apply to ``index`` if it is
-    in a store of the same kind. With ``publish_index`` an index that is not yet beside the shards of an object store is
-    written there. ``progress`` is called while an index is built (see `build_index`). O(shards), unless an index must
-    be built. The ranks of a job, told by ``job_rank``, index disjoint shares, where they have a place in common: that
-    of the index, or a cache directory on a shared file system; those of one machine always have.
+    `shoal.storage.sources.source.expand` describes ``source``. In ``index`` (a file or URL), or in a `shoal.index`
+    beside the shards, shards are found by relative name, or by base name if they lie elsewhere. ``split`` names one or
+    several splits of a directory, or "all"; it may be None for a single split. ``storage_options``
+    (docs/guides/remote-data.md) also apply to ``index`` if it is in a store of the same kind. With ``publish_index``,
+    the index is written beside the shards of an object store. ``progress`` is called while an index is built (see
+    `build_index`). O(shards), unless an index is built. The ranks of a job (``job_rank``) index disjoint shares if they
+    share a directory: beside the index, or a cache directory on a shared file system; the ranks of one machine always
+    do.
 
-    Raises `SourceError`: the source names nothing, shards of unknown or different formats, several splits of which none
-    was asked for, or an unfinished packing; `IndexFileError`: the index lacks a shard that was asked for, or lists more
-    than the directory holds; `StorageError`: a shard is missing, or stat fails; `ShardError`: a shard cannot be
-    indexed.
+    Raises `SourceError`: the source names nothing, shards of unknown or different formats, several splits without a
+    choice, or an unfinished packing; `IndexFileError`: the index lacks a shard, or lists more shards than the directory
+    has; `StorageError`: a shard is missing, or stat fails; `ShardError`: a shard cannot be indexed.
     """
-    found = find_source(
+    shards = find_source(
         source, split=split, index=index, format=format, storage_options=storage_options, publish_index=publish_index,
         cache_dir=cache_dir, progress=progress, job_rank=job_rank,
     )  # fmt: skip
-    return found.whole if isinstance(found, Unindexed) else found
+    return shards.whole
 
 
 def find_source(
@@ -120,37 +114,36 @@ def find_source(
     progress: Progress | None = None,
     job_rank: JobRank | None = None,
 ) -> Opened | Unindexed:
-    """Find the shards that ``source`` names, and their index if there is one; arguments and errors of `open_source`."""
+    """Find the shards of ``source``, and their index if there is one; arguments and errors as in `open_source`."""
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
-    once = open_store(source, storage_options)
-    store = with_retries(once, storage_options)
-    # Retry the whole search, not each listing: a listing that is abandoned early must not be read to its end first.
-    look = partial(shards_of, source, format, once)
-    found, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
-    if found.kind == "index":
+    store_once = open_store(source, storage_options)
+    store = with_retries(store_once, storage_options)
+    # Retry the whole search, not each listing: an abandoned listing must not be read to its end first.
+    look = partial(shards_of, source, format, store_once)
+    shards, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
+    if shards.kind == "index":
         if index is not None:
-            given = without_secrets(os.fspath(index))
-            msg = f"{found.asked}: the source is an index, and index={given} is another"
+            msg = f"{shards.asked}: the source is an index, and index={without_secrets(os.fspath(index))} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
-        return _Opening(found, store, format, directory).beside_index(split)
-    if found.left_out:
-        counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in found.left_out.items())
-        _log.info("%s: left out, as they are no shards by their suffixes: %s", found.asked, counts)
-    selected = select_split(found, split, suffixes=suffixes, store=store)
+        return _Opening(shards, store, format, directory).beside_index(split)
+    if shards.left_out:
+        counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in shards.left_out.items())
+        _log.info("%s: left out, as they are no shards by their suffixes: %s", shards.asked, counts)
+    selected = select_split(shards, split, suffixes=suffixes, store=store)
     what = described_shards(selected.source, format, store)
-    found = what.source
-    opening = _Opening(found, store, what.format or format, directory)
+    shards = what.source
+    opening = _Opening(shards, store, what.format or format, directory)
     beside = None
     if index is not None:
-        opened = opening.with_index(*_given_index(os.fspath(index), found, storage_options, directory))
-    elif (beside := _beside(found, INDEX_NAME, store)) and (there := opening.index_in_directory(beside.path)):
-        opened = opening.with_index(there, beside.path)
+        opened = opening.with_index(*_given_index(os.fspath(index), shards, storage_options, directory))
+    elif (beside := _beside(shards, INDEX_NAME, store)) and (index_beside := opening.index_in_directory(beside.path)):
+        opened = opening.with_index(index_beside, beside.path)
     else:
-        refuse_unfinished(found, store)
-        chosen = choose_format(found, opening.format)
-        publish = partial(publish_beside, source=found, store=store, replaces=beside, is_asked=publish_index)
-        shared = store_of_published(found, storage_options) if publish_index else None
+        refuse_unfinished(shards, store)
+        chosen = choose_format(shards, opening.format)
+        publish = partial(publish_beside, source=shards, store=store, replaces=beside, is_asked=publish_index)
+        shared = store_of_published(shards, storage_options) if publish_index else None
         is_of_machines = job_rank is not None and job_rank.local_size < job_rank.world_size
         exchange = reachable_torch_store() if is_of_machines and shared is None else None
         making = IndexMaking(what, store, chosen, directory, progress, publish, job_rank, shared, exchange)
@@ -164,7 +157,7 @@ def find_source(
 
 
 def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
-    """Return the suffixes that tell shards from other files in a directory: those of ``format``, or of all formats."""
+    """Return the suffixes of shards in a directory: of ``format``, or of all formats."""
     if format is None:
         return suffixes_in_directories()
     chosen = format_given(format)
@@ -174,7 +167,7 @@ def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # no
 
 
 def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
-    """Return the suffixes to list in a directory: those of shards, and of the manifests that describe them."""
+    """Return the suffixes to list in a directory: of shards, and of the manifests that describe them."""
     if format is None:
         return known_suffixes() + MANIFEST_SUFFIXES
     name = format_given(format).name
@@ -188,9 +181,9 @@ def shards_of(
     format: str | Format | None,  # noqa: A002
     store: Store,
 ) -> tuple[Source, tuple[str, ...]]:
-    """Return the shards of a source, as `expand` finds them, and the suffixes by which it does.
+    """Return the shards of a source, as `expand` finds them, and their suffixes.
 
-    Where a directory holds no shards of our formats, suffixes of formats that other packages bring are among them.
+    If a directory has no shards of our formats, suffixes of formats of other packages are added.
     """
     suffixes = wanted_suffixes(format)
     if format is not None:
@@ -199,7 +192,7 @@ def shards_of(
 
 
 def expanded(source: SourceLike, suffixes: tuple[str, ...], store: Store) -> tuple[Source, tuple[str, ...]]:
-    """Return what `expand` finds by suffixes of our formats, or else by those that other packages bring; and which."""
+    """Return the shards with suffixes of our formats, or else of formats of other packages; and the suffixes."""
     try:
         return expand(source, suffixes=suffixes, store=store), suffixes
     except SourceError:
@@ -209,16 +202,16 @@ def expanded(source: SourceLike, suffixes: tuple[str, ...], store: Store) -> tup
     return expand(source, suffixes=suffixes + more, store=store), suffixes + more
 
 
-def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
-    """Return the shards found, as described by manifests; if a format is given, manifests only set their order."""
+def described_shards(source: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002
+    """Return the shards as manifests describe them; if the user gives a format, manifests only set their order."""
     if format is None:
-        return described(found, store)
+        return described(source, store)
     chosen = format_given(format)
-    return described_files(found, chosen, store) if isinstance(chosen, Folder) else in_named_order(found, store)
+    return described_files(source, chosen, store) if isinstance(chosen, Folder) else in_named_order(source, store)
 
 
 def choose_format(source: Source, format: str | Format | None = None) -> Format:  # noqa: A002
-    """Return the format asked for, by name or as an object, else the one that the suffixes of all shards imply.
+    """Return the given format, by name or as an object, or the format of the suffixes of all shards.
 
     Raises `SourceError`: a suffix is unknown, or two shards have different formats.
     """
@@ -235,60 +228,60 @@ def choose_format(source: Source, format: str | Format | None = None) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """Shards to be opened: where they are, and how they are read."""
+    """Shards to open: their source, store and format."""
 
-    found: Source
+    source: Source
     store: Store
     format: str | Format | None
     cache_dir: str
 
     def opened(self, index: Index, paths: Sequence[str], chosen: Format, index_path: str | None) -> Opened:
         check = ShardCheck(index, tuple(paths), store=self.store, format=chosen, cache_dir=self.cache_dir)
-        return Opened(self.store, index, tuple(paths), chosen, index_path, check, left_out=self.found.left_out)
+        return Opened(self.store, index, tuple(paths), chosen, index_path, check, left_out=self.source.left_out)
 
     def with_index(self, known: Index, index_path: str) -> Opened:
-        """Open shards with an index of them and perhaps of others."""
+        """Open shards with an index, which may also have other shards."""
         chosen = format_of_index(known, index_path, self.format)
-        numbers = match_all(known, self.found, index_path=index_path)
-        paths = self.found.paths
-        if self.found.complete:
-            # A whole directory has the order of its index, which may be older than a rule about sorting.
+        numbers = match_all(known, self.source, index_path=index_path)
+        paths = self.source.paths
+        if self.source.complete:
+            # A whole directory has the order of its index: the index may be older than the rule of sorting.
             paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
             numbers = sorted(numbers)
         opened = self.opened(_part_of(known, numbers), paths, chosen, index_path)
-        _compare(opened, stat_all(paths, self.store), index_path, self.found)
+        _compare(opened, stat_all(paths, self.store), index_path, self.source)
         return opened
 
     def beside_index(self, split: SplitLike) -> Opened:
-        """Open the shards that lie beside an index, which is the source."""
-        path = self.found.paths[0]
+        """Open the shards beside an index, which is the source."""
+        path = self.source.paths[0]
         index = load_index(path, store=self.store, cache_dir=self.cache_dir)
         chosen = format_of_index(index, path, self.format)
         index = _part_of(index, shards_of_split(index, split, path=path))
-        paths = [join(self.found.root, name) for name in index.shard_names]
+        paths = [join(self.source.root, name) for name in index.shard_names]
         infos = find_all(paths, self.store)
         if missing := [shard for shard, info in zip(paths, infos, strict=True) if info is None]:
             msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
             raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
         opened = self.opened(index, paths, chosen, path)
-        _compare(opened, [info for info in infos if info is not None], path, self.found)
+        _compare(opened, [info for info in infos if info is not None], path, self.source)
         return opened
 
     def index_in_directory(self, path: str) -> Index | None:
-        """Load the index beside the shards; None if it cannot be used for them."""
-        found = self.found
+        """Load the index beside the shards; None if it does not fit them."""
+        source = self.source
         try:
             index = load_index(path, store=self.store, cache_dir=self.cache_dir)
         except IndexFileError:
             if not is_sent_instead(path, self.store):
                 raise
             return None
-        if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, self.store)):
-            _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
+        if was_left_by_opening(index) and not describes(index, source, stat_all(source.paths, self.store)):
+            _log.info("%s was published by an earlier opening, and shards have changed since: it is made again", path)
             return None
         known = set(index.shard_names)
-        if not found.complete and (new := [name for name in found.names if name not in known]):
-            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), found.asked)
+        if not source.complete and (new := [name for name in source.names if name not in known]):
+            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), source.asked)
             return None
         return index
 
@@ -298,52 +291,52 @@ def _part_of(index: Index, shards: list[int]) -> Index:
 
 
 def format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
-    """Return the format of an index's shards: the recorded one, or ``format``, which must match it.
+    """Return the format of an index's shards, which ``format`` must match.
 
     Raises `IndexFileError`: the index was made with another format; `SourceError`: the index was made with a format
-    that is not shoal's own, and that was not given.
+    that is not shoal's own, and ``format`` is None.
     """
     options = index.metadata.get(OPTIONS, {})
     if format is None:
         return format_named(index.format, options)
-    asked = format_given(format)
-    if asked.name != index.format:
-        msg = f"format={asked.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
+    chosen = format_given(format)
+    if chosen.name != index.format:
+        msg = f"format={chosen.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
         raise IndexFileError(msg, hint="leave out format=, or name another index")
-    # A name alone asks for no options, so those of the index apply.
+    # A name alone has no options, so the options of the index apply.
     is_plain = isinstance(format, str) and options_in_name(format) is None
-    if not is_plain and options_of(asked) != options:
-        msg = f"format={asked.name!r} has {options_of(asked)}, and the index {index_path} was made with {options}"
+    if not is_plain and options_of(chosen) != options:
+        msg = f"format={chosen.name!r} has {options_of(chosen)}, and the index {index_path} was made with {options}"
         raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
-    return format_named(index.format, options) if is_plain else asked
+    return format_named(index.format, options) if is_plain else chosen
 
 
 def _given_index(
-    given: str, found: Source, storage_options: Mapping[str, Any] | None, cache_dir: str
+    index: str, source: Source, storage_options: Mapping[str, Any] | None, cache_dir: str
 ) -> tuple[Index, str]:
-    """Load the index given as ``index=``, which may be in another store than the shards; return it and its path."""
-    if schemes_of([given]) == {""}:
-        path = str(Path(expand_home(local_path(given))).absolute())
+    """Load the index of ``index=``, which may be in another store than the shards; return it and its path."""
+    if schemes_of([index]) == {""}:
+        path = str(Path(expand_home(local_path(index))).absolute())
         return load_index(path, store=LocalStore()), path
-    same = schemes_of([given]) == schemes_of(found.paths)
-    other = with_retries(open_store(given, storage_options if same else None), storage_options)
-    return load_index(object_path(given), store=other, cache_dir=cache_dir), object_path(given)
+    same = schemes_of([index]) == schemes_of(source.paths)
+    other = with_retries(open_store(index, storage_options if same else None), storage_options)
+    return load_index(object_path(index), store=other, cache_dir=cache_dir), object_path(index)
 
 
-def refuse_unfinished(found: Source, store: Store) -> None:
+def refuse_unfinished(source: Source, store: Store) -> None:
     """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
-    if found.complete and _beside(found, PACKING_PLAN, store) is not None:
-        msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
+    if source.complete and _beside(source, PACKING_PLAN, store) is not None:
+        msg = f"{source.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
         hint = "the same `shoal pack` or `repack` again finishes it, `shoal pack --clean` removes it; a glob reads "
-        hint += "those shards that are there"
+        hint += "the existing shards"
         raise SourceError(msg, hint=hint)
 
 
-def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
+def _beside(source: Source, name: str, store: Store) -> ObjectInfo | None:
     """Find the file of this name beside the shards; None if there is none or access is forbidden."""
-    if found.root.endswith("://"):  # shards of several hosts or buckets
+    if source.root.endswith("://"):  # shards of several hosts or buckets
         return None
-    path = join(found.root, name)
+    path = join(source.root, name)
     try:
         return store.find(path)
     except StorageError as error:
@@ -355,8 +348,8 @@ def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
         return None
 
 
-def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found: Source) -> None:
-    """Log which shards differ from the index, and the cost of scanning them, which every machine pays once."""
+def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, source: Source) -> None:
+    """Log the shards that differ from the index, and the cost of scanning them, which every machine pays once."""
     index = opened.index
     if suspects := [shard for shard, info in enumerate(infos) if not opened.check.is_accepted(shard, info)]:
         num_bytes = sum(infos[shard].num_bytes for shard in suspects)
@@ -365,14 +358,14 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found
             "%d of %d shards differ in size or time from %s (the first is %s): each machine scans them again before "
             "their use, and reads %s for it; `%s` writes their sizes and times into the index"
         )
-        first, repair = infos[suspects[0]].path, _repair_command(found, index_path)
+        first, repair = infos[suspects[0]].path, _repair_command(source, index_path)
         _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)
     warn_of_unversioned(infos, index_path)
 
 
-def _repair_command(found: Source, index_path: str) -> str:
-    """Return the shell command that updates an index whose shards are sound."""
-    is_beside = index_path in (join(found.root, INDEX_NAME), *found.paths)
-    words = [index_path] if is_beside else ["SHARDS" if found.kind == "list" else found.asked, "--index", index_path]
+def _repair_command(source: Source, index_path: str) -> str:
+    """Return the shell command that updates an index of sound shards."""
+    is_beside = index_path in (join(source.root, INDEX_NAME), *source.paths)
+    words = [index_path] if is_beside else ["SHARDS" if source.kind == "list" else source.asked, "--index", index_path]
     output = ["--output", "FILE"] if scheme_of(index_path) in ("http", "https") else []
     return shlex.join(["shoal", "verify", *words, "--repair-index", *output])

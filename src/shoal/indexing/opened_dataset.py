@@ -1,11 +1,10 @@
-"""Opened datasets, ready to be read: one with its index, or several as one, whose sample ids follow one another."""
+"""Opened datasets, ready for reading: one with its index, or several whose sample ids follow one another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -18,65 +17,14 @@ from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.store_protocol import Store
 
 
-class OpenedDataset(Protocol):
-    """Shards with their index: of one dataset, or of several parts whose sample ids follow one another."""
-
-    @property
-    def parts(self) -> tuple[Opened, ...]:
-        """The datasets, in the order of their sample ids."""
-        ...
-
-    @property
-    def index(self) -> Index | JoinedIndex:
-        """The index of all samples."""
-        ...
-
-    @property
-    def indexes(self) -> dict[str, Index]:
-        """The index of each part by name; the only part has the name ""."""
-        ...
-
-    @property
-    def caches(self) -> tuple[ChunkCache | None, ...]:
-        """The cache of each part."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Number of joins in one another: 0 for one dataset."""
-        ...
-
-    @property
-    def whole(self) -> OpenedDataset:
-        """The dataset itself, which has an index already."""
-        ...
-
-    def words(self, num_samples: Callable[[], str]) -> str:
-        """Return a description of the shards."""
-        ...
-
-    def one(self, verb: str) -> Opened:
-        """Return the dataset if it is one; `UsageError` for several, on which ``verb`` does not work."""
-        ...
-
-    def with_parts(self, parts: tuple[Opened, ...]) -> OpenedDataset:
-        """Return the dataset with its parts replaced."""
-        ...
-
-    def part_of(self, sample_id: int) -> tuple[Opened, int]:
-        """Return the part that holds a sample, and the id of the sample there."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A dataset, ready to be read.
+    """A dataset, ready for reading.
 
-    ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
-    came from or was cached in; None if there is none. ``check`` must be called before a shard is first used.
-    ``cache`` is where this machine caches the bytes it reads. ``stored`` are the samples that take part if the
-    dataset's own splits exclude some; None for all. ``left_out`` counts by suffix the files of the directory that are
-    no shards.
+    ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file of the index, or
+    of its cached copy; None without a file. Call ``check`` before the first use of a shard. ``stored`` are the samples
+    that take part if the dataset's own splits exclude some; None for all. ``left_out`` counts, by suffix, files of the
+    directory that are no shards.
     """
 
     store: Store
@@ -89,10 +37,8 @@ class Opened:
     stored: Runs | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def can_grow(self) -> bool:
-        """False: everything is indexed."""
-        return False
+    can_grow = False  # everything is indexed
+    depth = 0  # nothing is joined
 
     @property
     def identity(self) -> str:
@@ -101,23 +47,18 @@ class Opened:
 
     @property
     def parts(self) -> tuple[Opened, ...]:
-        """The dataset itself: the only one (see `OpenedMixture`)."""
+        """The datasets, in the order of their sample ids: here only this one."""
         return (self,)
 
     @property
     def indexes(self) -> dict[str, Index]:
-        """The index, under the name of the only source."""
+        """The index of each part by name; the only part has the name ""."""
         return {"": self.index}
 
     @property
     def caches(self) -> tuple[ChunkCache | None, ...]:
         """The cache, if there is one."""
         return (self.cache,)
-
-    @property
-    def depth(self) -> int:
-        """0: nothing is joined."""
-        return 0
 
     @property
     def whole(self) -> Opened:
@@ -129,7 +70,7 @@ class Opened:
         return f"{num_samples()} of {self.index.num_shards:,} {self.index.format} shards"
 
     def one(self, verb: str) -> Opened:  # noqa: ARG002
-        """Return the dataset itself."""
+        """Return the dataset; only a mixture raises `UsageError`."""
         return self
 
     def with_parts(self, parts: tuple[Opened, ...]) -> Opened:
@@ -143,24 +84,24 @@ class Opened:
 
 @dataclass(frozen=True)
 class OpenedMixture:
-    """The datasets of a mixture by name, ready to be read; nested mixtures are listed by their datasets."""
+    """The datasets of a mixture by name, ready for reading; nested mixtures are listed by their datasets."""
 
     names: tuple[str, ...]
     parts: tuple[Opened, ...]
 
     @cached_property
     def index(self) -> JoinedIndex:
-        """Their indexes as one."""
+        """The joined index."""
         return JoinedIndex(self.names, tuple(part.index for part in self.parts))
 
     @property
     def indexes(self) -> dict[str, Index]:
-        """Their indexes by name."""
+        """The index of each dataset by name."""
         return {name: part.index for name, part in zip(self.names, self.parts, strict=True)}
 
     @property
     def depth(self) -> int:
-        """Mixtures in one another: 1 if none is nested."""
+        """Depth of nested mixtures; 1 if none is nested."""
         return 1 + max(name.count("/") for name in self.names)
 
     @property
@@ -192,10 +133,14 @@ class OpenedMixture:
         return self.parts[number], inside
 
 
-def refuse_empty(index: Index, asked: str) -> None:
-    """Raise `UsageError` if no shard of what was ``asked`` for has a sample."""
+OpenedDataset = Opened | OpenedMixture
+"""Shards with their index: one dataset, or several parts whose sample ids follow one another."""
+
+
+def refuse_empty(index: Index, source_name: str) -> None:
+    """Raise `UsageError` if no shard of a source has a sample."""
     if not index.num_samples:
-        met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in index.notes.items())
-        msg = f"{asked}: {counted(index.num_shards, 'shard')} without a single sample"
-        msg += met and f"; met: {met}"
+        notes = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in index.notes.items())
+        msg = f"{source_name}: {counted(index.num_shards, 'shard')} without a single sample"
+        msg += notes and f"; met: {notes}"
         raise UsageError(msg, hint="is this the right format, with the right options?")

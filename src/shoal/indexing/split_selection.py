@@ -40,56 +40,52 @@ _LIMIT_BYTES = 64 << 20  # a split.yaml of a million shards has 40 MB
 
 @dataclass(frozen=True, slots=True)
 class SelectedSplit:
-    """The shards to read, and by path the keys of the samples to exclude from them."""
+    """The shards to read, and the keys of excluded samples by path."""
 
     source: Source
     left_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], store: Store) -> SelectedSplit:
-    """Return the shards of the splits asked for by name; all shards of a source without splits.
+def select_split(source: Source, split: SplitLike, *, suffixes: Sequence[str], store: Store) -> SelectedSplit:
+    """Return the shards of the named splits; all shards of a source without splits.
 
     A directory is searched for a file that declares splits: one or two requests if its shards are tar or Arrow files.
-    Raises `SourceError`: the source holds several splits and none was asked for, or it lacks the one that was.
+    Raises `SourceError`: the source holds several splits and ``split`` is None, or it lacks the named split.
     """
-    splits = _splits_of(found, store) if found.kind == "directory" or asked is not None else None
-    chosen = _chosen(splits, asked, what=found.asked, where=found.root)
+    splits = _splits_of(source, store) if source.kind == "directory" or split is not None else None
+    chosen = _chosen(splits, split, what=source.asked, where=source.root)
     if splits is None or chosen is None:
-        return SelectedSplit(found)
+        return SelectedSplit(source)
     directory = splits.directories.get(chosen[0]) if len(chosen) == 1 else None
-    if directory is not None and found.kind == "directory":
+    if directory is not None and source.kind == "directory":
         # As if the user had named this directory: with the index and the manifests in it.
-        _refuse_shared_tables(found, splits)
-        chosen_one = expand(join(found.root, directory), suffixes=suffixes, store=store)
-        return SelectedSplit(replace(chosen_one, split_names=found.names))
-    wanted = {name for split in chosen for name in splits.parts[split]}
-    if len(wanted) == len(found.names) and not splits.left_out:
-        return SelectedSplit(found)
-    _refuse_shared_tables(found, splits)
-    shards = [shard for shard in zip(found.names, found.paths, strict=True) if shard[0] in wanted]
+        _refuse_shared_tables(source, splits)
+        split_source = expand(join(source.root, directory), suffixes=suffixes, store=store)
+        return SelectedSplit(replace(split_source, split_names=source.names))
+    shard_names = {name for split_name in chosen for name in splits.parts[split_name]}
+    if len(shard_names) == len(source.names) and not splits.left_out:
+        return SelectedSplit(source)
+    _refuse_shared_tables(source, splits)
+    shards = [shard for shard in zip(source.names, source.paths, strict=True) if shard[0] in shard_names]
     names, paths = zip(*shards, strict=True)
-    left_out = {join(found.root, name): keys for name, keys in splits.left_out.items() if name in wanted}
-    return SelectedSplit(replace(found, kind="list", names=names, paths=paths, split_names=found.names), left_out)
+    left_out = {join(source.root, name): keys for name, keys in splits.left_out.items() if name in shard_names}
+    return SelectedSplit(replace(source, kind="list", names=names, paths=paths, split_names=source.names), left_out)
 
 
-def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:
-    """Return the numbers of an index's shards that belong to the splits asked for, judging by shard names.
-
-    Raises `SourceError`: as in `select_split`.
-    """
+def shards_of_split(index: Index, split: SplitLike, *, path: str) -> list[int]:
+    """Return the numbers of an index's shards in the named splits, by shard names; raises as `select_split`."""
     splits = splits_in_names(index.shard_names)
-    chosen = _chosen(splits, asked, what=path, where=path)
+    chosen = _chosen(splits, split, what=path, where=path)
     if splits is None or chosen is None:
         return list(range(index.num_shards))
-    wanted = {name for split in chosen for name in splits.parts[split]}
-    return [number for number, name in enumerate(index.shard_names) if name in wanted]
+    shard_names = {name for split_name in chosen for name in splits.parts[split_name]}
+    return [number for number, name in enumerate(index.shard_names) if name in shard_names]
 
 
 def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], store: Store) -> Runs | None:
-    """Return the samples of an index that are not excluded by key, None for all; reads the headers of shards.
+    """Return the samples of an index that no key excludes, None for all; reads the headers of shards.
 
-    Raises `SourceError`: a shard lacks one of its excluded keys; `ShardError` or `StorageError`: a shard cannot be
-    read.
+    Raises `SourceError`: a shard lacks an excluded key; `ShardError` or `StorageError`: a shard cannot be read.
     """
     left_out = selected.left_out
     if not left_out:
@@ -98,34 +94,34 @@ def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], st
     first_samples = index.extent_first_sample[index.shard_first_extent]
     for number, (name, path) in enumerate(zip(index.shard_names, paths, strict=True)):
         if keys := left_out.get(path):
-            there = Tar().keys(partial(store.read_range, path), store.stat(path).num_bytes, shard=name)
-            if unknown := sorted(keys.difference(there)):
+            stored_keys = Tar().keys(partial(store.read_range, path), store.stat(path).num_bytes, shard=name)
+            if unknown := sorted(keys.difference(stored_keys)):
                 msg = f"{name}: {len(unknown)} excluded samples are not in it; the first has the key {unknown[0]!r}"
                 raise SourceError(msg, hint="the file that declares the splits belongs to other shards: mend it")
-            excluded = [sample for sample, key in enumerate(there) if key in keys]
+            excluded = [sample for sample, key in enumerate(stored_keys) if key in keys]
             mask[int(first_samples[number]) + np.array(excluded, dtype=np.int64)] = False
     _log.info("%d samples are excluded by the dataset's own splits", int(np.count_nonzero(~mask)))
     return Runs.of(mask, index.num_samples)
 
 
-def _splits_of(found: Source, store: Store) -> Splits | None:
-    """Return the splits that a file in the directory declares, else those that the shard names imply."""
+def _splits_of(source: Source, store: Store) -> Splits | None:
+    """Return the splits that a file in the directory declares, or that the shard names imply."""
     readers: dict[str, tuple[tuple[str, ...], Callable[..., Splits]]] = {
         ".arrow": ((DATASET_DICT,), splits_in_dataset_dict),
         ".tar": (ENERGON_SPLITS, partial(splits_in_energon, expand=expand_braces)),
     }
     for suffix, (file_names, read_splits) in readers.items():
-        if found.kind == "directory" and any(name.endswith(suffix) for name in found.names):
-            for path in (join(found.root, name) for name in file_names):
+        if source.kind == "directory" and any(name.endswith(suffix) for name in source.names):
+            for path in (join(source.root, name) for name in file_names):
                 if (info := store.find(path)) is not None:
                     data = read_whole(info, store, limit_bytes=_LIMIT_BYTES)
-                    return read_splits(data, found.names, path=path)
-    return splits_in_names(found.names)
+                    return read_splits(data, source.names, path=path)
+    return splits_in_names(source.names)
 
 
-def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -> list[str] | None:
-    """Return the names of the splits to read; None for all shards, whatever their split."""
-    if asked is None:
+def _chosen(splits: Splits | None, split: SplitLike, *, what: str, where: str) -> list[str] | None:
+    """Return the names of the splits to read; None for the shards of all splits."""
+    if split is None:
         if splits is None or not (splits.must_be_chosen or splits.is_declared):
             return None
         filled = splits.filled
@@ -139,7 +135,7 @@ def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -
         both = ", ".join(f'"{name}"' for name in filled[:2])
         hint = f'split="{filled[0]}" reads one, split=[{both}] several, split="{ALL_SPLITS}" all'
         raise SourceError(msg, hint=hint)
-    names = _names(asked)
+    names = _names(split)
     if splits is None:
         if names == [ALL_SPLITS]:
             return None
@@ -151,26 +147,27 @@ def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -
         raise SourceError(msg, hint=hint)
     if names == [ALL_SPLITS] and ALL_SPLITS not in splits.parts:
         return splits.filled if splits.is_declared else None
-    found = [splits.named(name) for name in names]
-    unknown = [name for name, split in zip(names, found, strict=True) if split is None or not splits.parts[split]]
+    full_names = [splits.named(name) for name in names]
+    pairs = zip(names, full_names, strict=True)
+    unknown = [name for name, full_name in pairs if full_name is None or not splits.parts[full_name]]
     if unknown:
         msg = f"{what}: split={unknown[0]!r} was asked for; the splits, by {splits.source}, are {splits}"
         raise SourceError(msg, hint=f'split="{splits.filled[0]}"' if splits.filled else "no split has a shard")
-    return list(dict.fromkeys(name for name in found if name is not None))
+    return list(dict.fromkeys(name for name in full_names if name is not None))
 
 
-def _names(asked: str | Sequence[str]) -> list[str]:
-    names = [asked] if isinstance(asked, str) or not isinstance(asked, Sequence) else list(asked)
+def _names(split: str | Sequence[str]) -> list[str]:
+    names = [split] if isinstance(split, str) or not isinstance(split, Sequence) else list(split)
     if not names or "" in names or any(not isinstance(name, str) for name in names):
-        msg = f"split= takes the name of a split, or a list of names; got {asked!r:.80}"
+        msg = f"split= takes the name of a split, or a list of names; got {split!r:.80}"
         raise UsageError(msg, hint=f'split="train", split=["train", "test"] or split="{ALL_SPLITS}"')
     return names
 
 
-def _refuse_shared_tables(found: Source, splits: Splits) -> None:
-    """Raise if a metadata table covers files of all splits: reading one split would drop some of its rows."""
-    taken = {name for shards in splits.parts.values() for name in shards}
-    for name in found.names:
-        if name not in taken and basename(name) in METADATA_NAMES:
-            msg = f"{found.asked}: {name} describes files of all splits, and one split is asked for"
+def _refuse_shared_tables(source: Source, splits: Splits) -> None:
+    """Raise if a metadata table covers files of all splits: one split would drop some of its rows."""
+    in_splits = {name for shards in splits.parts.values() for name in shards}
+    for name in source.names:
+        if name not in in_splits and basename(name) in METADATA_NAMES:
+            msg = f"{source.asked}: {name} describes files of all splits, and one split is asked for"
             raise SourceError(msg, hint="put a table into the directory of each split")

@@ -1,4 +1,4 @@
-"""Values that are views of the bytes of their chunk and keep these alive, so that nothing is copied."""
+"""Values that are views of the bytes of their chunk and keep the bytes alive, so that nothing is copied."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Viewing(Format):
         return self._format.scan(read, num_bytes, shard=shard)
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
-        """Read a sample as the wrapped format does; values are views of bytes that belong to them alone."""
+        """Read a sample as the wrapped format does; each value is a view of its own bytes."""
         sample = self._format.read_sample(read, end_byte, span)
         return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
 

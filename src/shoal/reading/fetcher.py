@@ -1,10 +1,10 @@
 """Execution of a plan of reads under a budget: units are requested ahead of their use and kept until released.
 
-In whatever order responses arrive, the consumer gets exactly the unit it asks for, so the stream is the same every
-time. An error of a read is raised when its unit is needed, at the sample it belongs to.
+The order of responses does not matter: the consumer gets exactly the unit that it needs, so the stream is always the
+same. An error of a read is raised at the sample that needs the unit.
 
-Units are requested in groups: handing over one costs more than reading 64 KiB from the page cache, and neighbours in a
-remote store can share a request. A unit's samples are located when it is first taken, and each is parsed when needed.
+Units are requested in groups: handing over a unit costs more than reading 64 KiB from the page cache, and neighbours in
+a remote store can share a request. Samples are located when their unit is first taken, and parsed when needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.formats.shard_format import Records, Sample
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.cache.spilled_readers import SpillingReaders
+from shoal.reading.cache.spilled_pieces import SpillingReaders
 from shoal.reading.checks.damaged_samples import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions
@@ -30,22 +30,19 @@ from shoal.reading.schedule.units import UnitRead, UnitReaders, Units
 from shoal.stats.counters import Counters
 
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
-
-
 _NO_UNITS = np.zeros(0, dtype=np.int64)
 _Records = Records | SalvagedRecords
 
-
 RUN_BYTES = 256 << 10
-"""The bytes of the samples that are made together, about."""
+"""Approximate bytes of the samples that are made together."""
 _MOST_IN_RUN, _LEAST_IN_RUN = 64, 16
 
 
 def most_in_run(num_samples: int, num_bytes: int, run_bytes: int = RUN_BYTES) -> int:
-    """Return how many samples may be made together, of some that have so many bytes.
+    """Return how many samples may be made together, if ``num_samples`` have ``num_bytes``.
 
-    Those of 16 KiB are made when they are due: there is nothing to save, and the next is best written where the one
-    before it was, which the processor has at hand.
+    A sample of 16 KiB is made when it is due: nothing is saved, and it is best written over the sample before it, which
+    is still in the cache of the processor.
 
     >>> most_in_run(100, 100 << 10), most_in_run(100, 800 << 10), most_in_run(10, 200 << 10)
     (64, 32, 1)
@@ -55,7 +52,7 @@ def most_in_run(num_samples: int, num_bytes: int, run_bytes: int = RUN_BYTES) ->
 
 
 class _Taken(NamedTuple):
-    """A unit in use: samples by number, the id of the first, the bytes held, and how many may be in a run."""
+    """A unit in use: a function from number to sample, the first sample id, the bytes held, and the most in a run."""
 
     sample: Callable[[int], Sample | Damaged]
     first_sample: int
@@ -64,18 +61,13 @@ class _Taken(NamedTuple):
 
 
 def _elsewhere(number: int) -> Sample:
-    raise AssertionError(f"sample {number} was asked of records that were handed over to the caller of `take`")
+    raise AssertionError(f"sample {number} is in records that the caller of `take` keeps")
 
 
 class Fetcher:
     """Reader of units ahead of their use, which keeps them until they are released.
 
-    Parameters
-    ----------
-    ahead_limit_bytes
-        Bytes that may be requested or waiting for their first use.
-    shared
-        What the sources of a mixture have in common; None for a single dataset.
+    At most ``ahead_limit_bytes`` are requested or wait for their first use.
     """
 
     def __init__(
@@ -89,7 +81,7 @@ class Fetcher:
         shared: SharedReading | None = None,
     ) -> None:
         self._options = options
-        # Views keep what they view: each is made when it is due.
+        # Views keep their chunk alive: each is made when it is due.
         self._run_bytes = RUN_BYTES // (1 if shared is None else shared.num_sources) if options.copy else 0
         self.opened, self._units, self._counters = opened, units, counters
         total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
@@ -104,29 +96,29 @@ class Fetcher:
         self._stats = RequestStats(counters)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
-        self._asked: dict[int, tuple[UnitRead, Any]] = {}
+        self._requested: dict[int, tuple[UnitRead, Any]] = {}
         self._taken: dict[int, _Taken] = {}
         self._seen = bytearray((units.num_units >> 3) + 1)  # one bit a unit
 
     def read_ahead(self, units: NDArray[np.int64] = _NO_UNITS) -> None:
-        """Read these units next, after those given before; request as many as fit into the read-ahead."""
+        """Plan to read these units next; request as many planned units as fit into the read-ahead."""
         self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
-        if not self._memory.has_room(self._readers.group_bytes):  # as a rule, and this is asked for each unit
+        if not self._memory.has_room(self._readers.group_bytes):  # the usual case, tested for each unit
             return
         for group in groups_with_room(
             self._memory, self._readers.group_bytes, pending=self._pending, is_due=self._is_due
         ):
             for read, promise in zip(group, self._readers.request(group), strict=True):
-                self._asked[read.unit] = read, promise
+                self._requested[read.unit] = read, promise
 
     def runs(
         self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
     ) -> Iterator[list[Sample | Damaged]]:
-        """Yield the samples with these ids, in order, in lists of those that are in memory when the first is wanted.
+        """Yield the samples with these ids, in order, in lists of samples that are in memory together.
 
-        ``units`` hold the samples; each is released after the sample for which ``last`` is True, and ``drops`` are
-        released before the first sample. Units of this machine are read on the way; nobody waits for a remote one
-        before a sample of it is due. An error comes at its sample.
+        ``units`` hold the samples; a unit is released after the sample where ``last`` is True, and ``drops`` are
+        released before the first sample. Local units are read on the way; a list ends before a sample whose remote unit
+        has not arrived. An error is raised at its sample.
         """
         taken, waits = self._taken, not self.opened.store.reads_ahead
         for unit in drops:
@@ -152,14 +144,14 @@ class Fetcher:
         if run:
             yield run
 
-    def take(self, unit: int, place: Callable[[UnitRead], memoryview | None]) -> tuple[UnitRead, _Records | None]:
+    def take(self, unit: int, buffer_for: Callable[[UnitRead], memoryview | None]) -> tuple[UnitRead, _Records | None]:
         """Return the read of a unit, in use from now on, and its records, which the caller keeps.
 
-        ``place`` is called once and returns the buffer for the bytes of the read; if it returns None they are parsed,
-        otherwise no records are returned.
+        ``buffer_for`` is called once and returns a buffer for the bytes of the read, which are then not parsed; if it
+        returns None, the bytes are parsed.
         """
         read, promise = self._due(unit)
-        buffer = place(read)
+        buffer = buffer_for(read)
         if buffer is None:
             records = self._readers.records(read, promise)
             self._taken[unit] = _Taken(_elsewhere, read.first_sample, self._held_bytes(read), 0)
@@ -174,14 +166,14 @@ class Fetcher:
     def release(self, unit: int) -> None:
         """Release a unit that was taken."""
         self._memory.release(self._taken.pop(unit).num_bytes)
-        if self._pending and self._pending[0].unit == unit:  # it is to be read again, and other units wait behind it
+        if self._pending and self._pending[0].unit == unit:  # it is read again, and other units wait behind it
             self.read_ahead()
 
     def close(self) -> None:
-        """Stop: reads that have not begun are dropped, and no thread is left when this returns."""
+        """Stop: drop reads that have not begun; no thread is left when this returns."""
         self._readers.close()
-        for kept in (self._planned, self._pending, self._asked, self._taken):
-            kept.clear()
+        for collection in (self._planned, self._pending, self._requested, self._taken):
+            collection.clear()
 
     def _first_taken(self, unit: int) -> _Taken:
         read, promise = self._due(unit)
@@ -198,16 +190,16 @@ class Fetcher:
 
     def _due(self, unit: int) -> tuple[UnitRead, Any]:
         """Return the read of a unit that is needed now, and the promise of its bytes."""
-        if unit not in self._asked:  # there was no room for it, so nothing behind it was read ahead
+        if unit not in self._requested:  # there was no room for it, so nothing behind it was read ahead
             if self._pending and self._pending[0].unit == unit:
                 self._pending.popleft()
             (read,) = self._units.reads(np.array([unit]))
             (promise,) = self._readers.request([read])
             return read, promise
-        return self._asked.pop(unit)
+        return self._requested.pop(unit)
 
     def _held_bytes(self, read: UnitRead) -> int:
-        """Return the bytes of a unit in use: decoded data takes the place of the bytes that were read."""
+        """Count and return the bytes of a unit in use: decoded data replaces the bytes that were read."""
         held_bytes = max(read.num_bytes, self._units.held_bytes(read))
         if held_bytes > read.num_bytes:
             self._memory.hold(held_bytes - read.num_bytes)
@@ -215,15 +207,15 @@ class Fetcher:
         return held_bytes
 
     def _is_due(self) -> bool:
-        """Return True if there is a read to request next, and it need not wait."""
+        """Return True if there is a next read, and it need not wait."""
         pending = self._pending
         if not pending and self._planned:
             pending.extend(self._units.reads(self._planned.popleft()))
         # A unit that is already in memory is released before it is read again.
-        return bool(pending) and pending[0].unit not in self._asked and pending[0].unit not in self._taken
+        return bool(pending) and pending[0].unit not in self._requested and pending[0].unit not in self._taken
 
     def _count(self, read: UnitRead) -> None:
-        """Count what is held now that a unit is in use, and whether it was before."""
+        """Count the bytes held now, and a unit that was read before."""
         counters, seen = self._counters, self._seen
         byte, bit = read.unit >> 3, 1 << (read.unit & 7)
         counters.num_rereads += bool(seen[byte] & bit)

@@ -1,4 +1,4 @@
-"""The order and the samples that a dataset was asked for, before they are resolved to integers."""
+"""The requested order and samples of a dataset, before they are resolved to integers."""
 
 from __future__ import annotations
 
@@ -18,45 +18,38 @@ SHUFFLED_ALREADY = "this dataset is shuffled already; a second shuffle() would h
 
 
 class Request(Protocol):
-    """The order that a dataset was asked for."""
+    """The requested order of a dataset."""
 
     @property
     def is_shuffled(self) -> bool:
         """True if `shuffle` was called."""
-        ...
 
     @property
     def seed(self) -> int:
         """Seed of the order."""
-        ...
 
     @property
     def has_own_length(self) -> bool:
         """True if an epoch does not have each sample once."""
-        ...
 
     @property
     def varies(self) -> bool:
         """True if epochs differ in length."""
-        ...
 
     @property
     def names_source(self) -> bool:
-        """True if `words` say what the samples are, too."""
-        ...
+        """True if `words` also describe the samples."""
 
     def words(self, num_samples: Callable[[], str]) -> list[str]:
-        """Return the order in words; ``num_samples`` counts the samples in words, which may take long."""
-        ...
+        """Return the order in words; ``num_samples`` counts the samples, which may take long."""
 
-    def shuffled(self, asked: OrderRequest) -> Request:
+    def shuffled(self, request: OrderRequest) -> Request:
         """Return the request after `shuffle`; `UsageError` if it was called before."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The samples that take part: stored ones, how often each comes, positions that are delivered, and gaps."""
+    """The samples that take part: stored samples, how often each comes, delivered positions, and gaps."""
 
     stored: Runs | None = None
     sampling: Sampling | None = None
@@ -66,11 +59,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest:
-    """Arguments of `shuffle`: an order, or a window in bytes, and the numbers that a state fixed for the latter.
+    """Arguments of `shuffle`: an order or a window in bytes, and the numbers that a state fixes for the window.
 
-    ``extents_per_chunk`` is None until a state has fixed it. With ``at_least_two``, a window that is too small for two
-    chunks gets two all the same, and fewer canonical nodes if it is too small for as many as were asked for: for data
-    that are not known when the window is asked for.
+    ``extents_per_chunk`` is None until a state fixes it. With ``at_least_two``, a window that is too small still gets
+    two chunks, and fewer canonical nodes than requested: the data may be unknown when the window is requested.
     """
 
     order: Order | None = None
@@ -89,7 +81,7 @@ class OrderRequest:
         """Return the order in words."""
         return [f"order {'window' if self.order is None else self.order.name} with seed={self.seed}"]
 
-    def shuffled(self, asked: OrderRequest) -> OrderRequest:  # noqa: ARG002
+    def shuffled(self, request: OrderRequest) -> OrderRequest:  # noqa: ARG002
         """Raise `UsageError`: samples are shuffled once."""
         raise UsageError(SHUFFLED_ALREADY, hint="a larger window= mixes more")
 
@@ -100,7 +92,7 @@ class OrderRequest:
         return isinstance(order, OwnLength)
 
     def adopting(self, state: State) -> OrderRequest:
-        """Return the request with the numbers of a state if it left them open: they override a request in bytes."""
+        """Return the request with the numbers of a state, unless it fixes them; they override a request in bytes."""
         saved = state.order
         if self.order is not None or saved.get("name") != Window.name or saved.get("version") != Window.version:
             return self
@@ -109,9 +101,10 @@ class OrderRequest:
             msg = f"the state's window order lacks its numbers: {dict(saved)}"
             raise StateError(msg, hint="the state was changed after it was saved")
         chunks, nodes, extents_per_chunk = (int(number or 0) for number in numbers)
-        if (asked := self.num_canonical_nodes) not in (None, nodes):
-            msg = f"the state was saved with order num_canonical_nodes={nodes}; this stream has {asked}"
-            raise StateError(msg, hint="give shuffle() what it was given then")
+        if self.num_canonical_nodes not in (None, nodes):
+            msg = f"the state was saved with order num_canonical_nodes={nodes}; "
+            msg += f"this stream has {self.num_canonical_nodes}"
+            raise StateError(msg, hint="give shuffle() the arguments of that time")
         try:
             order = Window(chunks, nodes)
         except UsageError as error:

@@ -1,4 +1,4 @@
-"""Checked options of `Dataset.reading`: how bytes are read, and what happens to damaged ones.
+"""Checked options of `Dataset.reading`: how bytes are read, and what happens to damaged samples.
 
 No option changes the order of samples or the contents of a state.
 """
@@ -24,13 +24,13 @@ _CHOICES: dict[str, tuple[Any, ...]] = {"on_error": ("raise", "skip"), "verify":
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """Arguments of `Dataset.reading`; the defaults are those of a dataset on which it was not called.
+    """Arguments of `Dataset.reading`; the defaults apply to a dataset without a call of it.
 
-    ``on_error`` says what to do with a damaged sample, ``quarantine`` is the file that lists such samples, ``copy``
-    whether values own their bytes, ``progress`` whether a line on stderr shows progress. ``memory_limit_bytes``
-    is the most memory that this process may use for chunks (None: what the order needs), ``hedge`` whether a late
-    request is hedged by a second one, ``deadline_seconds`` for how long one read may be retried (None: as the store),
-    ``verify`` whether checksums are compared when bytes arrive over a network or a cache is filled, or always.
+    ``on_error`` decides on damaged samples; the file ``quarantine`` lists them. With ``copy``, values own their bytes.
+    With ``progress``, a line on stderr shows progress. This process may use ``memory_limit_bytes`` for chunks (None: as
+    the order needs). With ``hedge``, a second request is made for a late one. A read may be retried for
+    ``deadline_seconds`` (None: as the store). Checksums are compared on ``verify="arrival"`` of bytes from a network or
+    into a cache, or always.
     """
 
     on_error: OnError = "raise"
@@ -53,29 +53,23 @@ class ReadingOptions:
 
     @property
     def leaves_out(self) -> bool:
-        """True if samples may be left out, because they are or were found damaged."""
+        """True if samples may be left out, because they are damaged now or were before."""
         return self.skips or self.quarantine is not None
 
 
-def reading_options(**asked: Any) -> ReadingOptions:
-    """Return the checked options for arguments of `Dataset.reading`; those not given have their defaults.
-
-    Raises
-    ------
-    UsageError
-        A value is not valid for its option.
-    """
-    given: dict[str, Any] = {}
-    for name, value in asked.items():
+def reading_options(**arguments: Any) -> ReadingOptions:
+    """Return the options for arguments of `Dataset.reading`; raise `UsageError` for a value that is not valid."""
+    options: dict[str, Any] = {}
+    for name, value in arguments.items():
         if name == "memory_limit":
-            given["memory_limit_bytes"] = None if value is None else parse_bytes(value, name)
+            options["memory_limit_bytes"] = None if value is None else parse_bytes(value, name)
         elif name == "deadline":
-            given["deadline_seconds"] = None if value is None else _seconds(name, value)
+            options["deadline_seconds"] = None if value is None else _seconds(name, value)
         elif name == "quarantine":
-            given[name] = None if value is None else _path(name, value)
+            options[name] = None if value is None else _path(name, value)
         else:
-            given[name] = _choice(name, value)
-    return ReadingOptions(**given)
+            options[name] = _choice(name, value)
+    return ReadingOptions(**options)
 
 
 def _choice(name: str, value: Any) -> Any:

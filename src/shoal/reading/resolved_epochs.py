@@ -1,14 +1,14 @@
-"""The epochs of a dataset, as everything that streams them knows them: positions, lengths, states, and what is read.
+"""The epochs of a dataset: positions, lengths, states, and the parts and pieces that are read.
 
-A dataset is read in parts, each with a resolved order of its own; most have one part. An epoch is read in pieces: most
-epochs are one piece, which is known from the start.
+A dataset is read in parts, each with its own resolved order; most datasets have one part. An epoch is read in pieces;
+most epochs are one piece, which is known from the start.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
@@ -30,35 +30,30 @@ PartT = TypeVar("PartT")
 
 
 class Source(Protocol):
-    """Shards that have an index, or get one when `whole` is asked for."""
+    """Shards that have an index, or get one when `whole` is read."""
 
     @property
     def whole(self) -> OpenedDataset:
         """All shards with their index."""
-        ...
 
     def words(self, num_samples: Callable[[], str]) -> str:
         """Return a description of the shards; ``num_samples`` counts their samples, which may take long."""
-        ...
 
     @property
     def depth(self) -> int:
-        """Number of joins in one another: 0 for one dataset."""
-        ...
+        """Depth of nested joins; 0 for one dataset."""
 
     @property
     def indexes(self) -> Mapping[str, Index | None]:
-        """The index of each part by name, without waiting; None for one that is not made yet."""
-        ...
+        """The index of each part by name, without waiting; None if it is not made yet."""
 
     @property
     def caches(self) -> tuple[ChunkCache | None, ...]:
         """The cache of each part."""
-        ...
 
 
 class Length(NamedTuple):
-    """The samples of an epoch over all ranks; of an estimate, its standard error and what it rests on, in words."""
+    """The samples of an epoch over all ranks; an estimate has a standard error and its grounds in words."""
 
     num_samples: int
     error: int = 0
@@ -66,18 +61,18 @@ class Length(NamedTuple):
 
 
 class BatchSegments(NamedTuple):
-    """The pieces of documents in the sequences of a batch, one after the other; all of shape (num_segments,).
+    """The pieces of documents in the sequences of a batch, in order; all of shape (num_segments,).
 
     Attributes
     ----------
     rows
-        The row of the batch that holds each: a sequence, or the batch itself if documents are batched by length.
+        The row of the batch that holds each piece: a sequence, or the batch itself if documents are batched by length.
     segments
-        The number of each in its row, from 1: that of ``segment_ids``.
+        The number of each piece in its row, from 1, as in ``segment_ids``.
     ids
         The sample id of its document.
     starts, stops
-        The tokens of the document that are there.
+        The tokens of its document ``[start, stop)``.
     """
 
     rows: NDArray[np.int64]
@@ -90,7 +85,8 @@ class BatchSegments(NamedTuple):
 class ResolvedEpochs(ABC, Generic[PartT]):
     """Epochs of ``num_samples`` positions, without ``gaps`` and without positions that ``deals`` have taken.
 
-    ``parts`` are the resolved orders of the datasets that are read.
+    ``parts`` are the resolved orders of the datasets that are read. Every kind also has the ``index`` of its stored
+    samples, and the ``request`` of its order.
     """
 
     gaps: Gaps
@@ -103,9 +99,10 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """The datasets that are read, in the order of their sample ids."""
 
     @property
-    @abstractmethod
     def sample_index(self) -> Index | JoinedIndex:
         """The index of the stored samples, waiting until it is made."""
+        index: Index | JoinedIndex = cast("Any", self).index
+        return index
 
     @property
     @abstractmethod
@@ -113,14 +110,14 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """Samples of an epoch, over all ranks, including gaps."""
 
     @property
-    @abstractmethod
     def seed(self) -> int:
         """Seed of the order."""
+        return int(cast("Any", self).request.seed)
 
     @property
-    @abstractmethod
     def fingerprint(self) -> str:
         """Identity of the dataset."""
+        return self.sample_index.fingerprint
 
     @property
     @abstractmethod
@@ -138,13 +135,15 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
     @abstractmethod
     def resumed(self, saved: State, gaps: Gaps) -> Self:
-        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state.
+        """Return this order with the numbers of a state, and with ``gaps`` beside the gaps of the state.
 
-        Raises
-        ------
-        StateError
-            The state is of another order or dataset.
+        Raises `StateError`: the state is of another order or dataset.
         """
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields to pickle for processes; caches are emptied, as they are large and quickly filled again."""
+        columns: Any = fields(cast("Any", self))
+        return {field.name: self.__dict__[field.name] if field.init else field.default_factory() for field in columns}
 
     @property
     def numbering(self) -> str:
@@ -153,12 +152,12 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
     @property
     def words(self) -> str:
-        """The samples in words, if the source does not tell them."""
+        """The samples in words, if the source does not describe them."""
         return ""
 
     @property
     def later_changes(self) -> tuple[SequenceChange, ...]:
-        """Changes of the order at given sequences that its samples are packed into."""
+        """Changes of the order at given sequences."""
         return ()
 
     def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> Self:  # noqa: ARG002
@@ -174,37 +173,34 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return True
 
     def length(self, epoch: int) -> Length:
-        """Return the positions of an epoch, gaps included, or an estimate; waits for little."""
+        """Return the positions of an epoch, gaps included, or an estimate; it hardly waits."""
         return Length(self.num_positions(epoch))
 
     def most_until_any(self, epoch: int, number: int) -> int:  # noqa: ARG002
-        """Return how many positions, from this one on, surely have every sample of an epoch."""
+        """Return a number of positions, from this position on, that surely has every sample of an epoch."""
         return self.num_samples_of(epoch)
 
     def begin(self, reader: int, num_readers: int) -> None:
-        """Let whatever is prepared in the background begin, for one of several readers."""
+        """Begin background work for one of several readers."""
 
     def growth(self) -> Growth | None:
-        """Return the progress of indexing, of shards that are indexed while they are read; None of others."""
+        """Return the progress of indexing; None if all shards are indexed before they are read."""
         return None
 
     def cached(
         self, opened: OpenedDataset, share: Callable[[Opened, PartT, int | None], Opened]
     ) -> tuple[OpenedDataset, Self]:
-        """Return the first piece, and these epochs, with a cache of this machine for each part.
+        """Return the first piece and these epochs with a cache for each part.
 
-        ``share(part, order, window_bytes)`` adds the cache; the order tells the bytes of the window if they are None.
+        ``share(part, order, window_bytes)`` adds the cache; if the bytes are None, the order knows its window.
         """
         parts = zip(opened.parts, self.parts, strict=True)
         return opened.with_parts(tuple(share(part, order, None) for part, order in parts)), self
 
     def adopted(self, checkpoint: Mapping[str, Any]) -> tuple[Self, int, int] | None:  # noqa: ARG002
-        """Return where a run of another library goes on: in which order, epoch and position; None if nothing is known.
+        """Return the order, epoch and position where a run of another library goes on; None if unknown.
 
-        Raises
-        ------
-        StateError
-            It is a checkpoint of the library whose order this is, but of another seed or order.
+        Raises `StateError`: the checkpoint is of the library of this order, but of another seed or order.
         """
         return None
 
@@ -221,19 +217,19 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return Piece(opened, self, is_last=True)
 
     def pieces(self, opened: OpenedDataset, epoch: int, piecewise: Piecewise) -> Pieces[PartT]:  # noqa: ARG002
-        """Return the pieces of an epoch in turn, given the first one."""
+        """Return the pieces of an epoch in turn, given the first piece."""
         return Pieces(self.whole(opened, epoch))
 
     def num_positions(self, epoch: int) -> int:  # noqa: ARG002
-        """Return the samples of one epoch, over all ranks, including gaps; those of mixtures may differ."""
+        """Return the samples of one epoch, over all ranks, including gaps; epochs of mixtures may differ."""
         return self.num_samples
 
     def num_rows(self, epoch: int) -> int:
-        """Return the rows that all batches of one epoch have, over all ranks, including gaps."""
+        """Return the rows of all batches of one epoch, over all ranks, including gaps."""
         return self.num_positions(epoch)
 
     def why_uncounted(self, epoch: int, world_size: int) -> str:  # noqa: ARG002
-        """Return why ranks have no number of samples of an epoch in common, and what to do; "" if they have one."""
+        """Return why ranks cannot agree on the samples of an epoch, with a remedy; "" if they can."""
         return ""
 
     def num_samples_of(self, epoch: int) -> int:
@@ -242,11 +238,11 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return self.num_positions(epoch) if left is None else len(left)
 
     def number_of(self, epoch: int, position: int) -> int:
-        """Return the number of positions of an epoch before this one, without gaps, as iterators count."""
+        """Return the number of positions of an epoch before this position, without gaps, as iterators count."""
         return number_in(self.left(epoch), position)
 
     def position_of(self, epoch: int, number: int) -> int:
-        """Return the position that follows the first ``number`` of an epoch that are not gaps, as states record it."""
+        """Return the position after the first ``number`` positions of an epoch without gaps, as states record it."""
         return position_in(self.left(epoch), number, self.num_positions(epoch))
 
     def span_of(self, epoch: int, first: int, stop: int) -> tuple[int, int]:
@@ -254,7 +250,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return span_in(self.left(epoch), first, stop)
 
     def left(self, epoch: int) -> Runs | None:
-        """Return the positions of an epoch that are no gaps, and that no deal has taken; None for all of them."""
+        """Return the positions of an epoch that are no gaps and that no deal has taken; None for all."""
         deals = [deal for deal in self.deals if deal.epoch == epoch]
         if not deals:
             return self.gaps.left(epoch, self.num_positions(epoch))
@@ -269,7 +265,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return order if left is None else WithoutGaps(order, left)
 
     def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
-        """Return the ids of the stored samples behind ids of an epoch's order: these, unless it is one of sequences."""
+        """Return the ids of the stored samples behind ids of an epoch's order: documents behind sequences."""
         return ids
 
     def state_at(
@@ -277,7 +273,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
     ) -> dict[str, Any]:
         """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps.
 
-        ``place`` is that of the rank if ranks fill their batches, ``tokenizers`` are as in a state.
+        ``place`` is the place of the rank, if ranks fill their batches.
         """
         position = self.position_of(epoch, number)
         deals = tuple(deal for deal in self.deals if deal.epoch >= epoch)
@@ -288,14 +284,14 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return State(epoch, position, *terms).to_dict()
 
     def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:  # noqa: ARG002
-        """Return what a state says of the samples up to a position, or of all; "" if the fingerprint says it all."""
+        """Return the identity of the samples up to a position, or of all; "" if the fingerprint identifies them."""
         return ""
 
     def _deals_of(self, place: RankPlace) -> Iterator[Deal]:
         partition, rank = place.partition, place.rank
         only, dealt_before = partition.world_size == 1, {deal.epoch for deal in self.deals}
         for epoch, start in sorted(place.starts.items()):
-            if start.has_taken or not only or epoch in dealt_before:  # else the position says it all
+            if start.has_taken or not only or epoch in dealt_before:  # else the position is enough
                 terms = (epoch, self.position_of(epoch, start.number), partition.global_batch, partition.world_size)
                 sequences = () if partition.packing is None else (start.sequences,)
                 dealt = (self.gaps.of_epoch(epoch), None if only else rank, partition.packing, sequences)
@@ -304,7 +300,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[PartT]):
-    """Samples of an epoch that can be read now: shards with their index, in their order, and whether they are all."""
+    """Samples of an epoch that can be read now: shards with their index, and their order; the last piece ends it."""
 
     opened: OpenedDataset
     resolved: ResolvedEpochs[PartT]
@@ -312,9 +308,9 @@ class Piece(Generic[PartT]):
 
 
 class Piecewise(NamedTuple):
-    """The reader that asks for pieces, one of ``num_readers``, which share what is prepared in the background.
+    """A reader of pieces, one of ``num_readers`` that share background work.
 
-    ``counters`` count what waiting costs, and ``is_stopped`` says that nobody waits any more.
+    ``counters`` count the waiting; ``is_stopped`` returns True once nobody waits.
     """
 
     counters: Any
@@ -325,16 +321,16 @@ class Piecewise(NamedTuple):
 
 
 class Pieces(Generic[PartT]):
-    """The pieces of an epoch in turn: here one; subclasses have several, and wait for them."""
+    """The pieces of an epoch in turn: one here; subclasses have several, and wait for them."""
 
     is_ready = True
-    """True if the first piece is not waited for."""
+    """True if the first piece is ready."""
 
     def __init__(self, whole: Piece[PartT]) -> None:
         self._whole = whole
 
     def upto(self, position: int, *, read_before: int) -> Piece[PartT]:  # noqa: ARG002
-        """Return a piece with this position, waiting until it can be read; nothing before ``read_before`` is wanted."""
+        """Return a piece with this position, waiting until it can be read; earlier than ``read_before`` all is done."""
         return self._whole
 
     def whole(self) -> Piece[PartT]:
@@ -342,7 +338,7 @@ class Pieces(Generic[PartT]):
         return self._whole
 
     def begun(self) -> None:
-        """Note that the first batch of the newest piece was made."""
+        """Record that the first batch of the newest piece was made."""
 
     def ended(self) -> None:
-        """Note that the newest piece is read no longer."""
+        """Record that nobody reads the newest piece any more."""

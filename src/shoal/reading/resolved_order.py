@@ -1,4 +1,4 @@
-"""Resolution of a dataset's order to integers: its chunks, the order over them, the reads, and the state."""
+"""Resolution of a dataset's order to integers: its chunks, their order, the reads, and the state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shoal.reading.order_request import OrderRequest, Request, Selection
 from shoal.reading.resolved_epochs import ResolvedEpochs, Source
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, TurnUnits, Units
 
-# Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
+# Below this fraction of the bytes of their chunks, reading single samples costs less than reading the chunks.
 _SPARSE = 1 / 16
 _MOST_LOOKED_AT = 1 << 20  # samples, enough to estimate that fraction
 
@@ -37,11 +37,10 @@ _MOST_LOOKED_AT = 1 << 20  # samples, enough to estimate that fraction
 class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     """A dataset with its order resolved.
 
-    ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
-    None means all. ``sampling`` says how often each of ``stored`` comes; None for once. ``gaps`` are positions that
-    are left out of some epochs, and ``deals`` say which were taken by the ranks of an earlier part of the run.
-    ``spills`` says that chunks too large for the window are kept decoded on disk, so that a window may be too small for
-    two chunks.
+    ``stored`` are the stored samples that take part, ``delivered`` the delivered positions of each epoch; None means
+    all. ``sampling`` is how often each stored sample comes; None means once. ``gaps`` are positions that are left out
+    of some epochs. ``deals`` are positions that the ranks of an earlier part of the run have taken. With ``spills``,
+    chunks too large for the window are kept decoded on disk, so a window may be too small for two chunks.
     """
 
     index: Index
@@ -55,11 +54,6 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _turns: dict[int, Turns] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""
-        kept = ("index", "request", "stored", "delivered", "gaps", "deals", "spills", "sampling")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_turns": {}}
 
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
@@ -105,9 +99,9 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     @property
     def window_bytes(self) -> int | None:
-        """Bytes of the window that was asked for; None for a window in chunks, or an order without a window."""
+        """Requested bytes of the window; None for a window in chunks, or an order without a window."""
         request = self.request
-        in_bytes = request.order is None or request.extents_per_chunk is not None  # as requested, or fixed by a state
+        in_bytes = request.order is None or request.extents_per_chunk is not None  # requested, or fixed by a state
         if request.window is None and not (in_bytes and isinstance(self.order, Window)):
             return None
         return parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
@@ -119,19 +113,19 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     @property
     def chunks_held_bytes(self) -> int:
-        """Decoded bytes of the chunks that the order uses at a time, about."""
+        """Approximate decoded bytes of the chunks that the order uses at a time."""
         table = self.chunks
         num_chunks = min(self.order.parameters.get("chunks", 1), len(table))
         return int(num_chunks * table.decoded_bytes.mean()) if len(table) else 0
 
     @property
     def by_shards(self) -> bool:
-        """True if the chunks of the order are whole shards, as for the shuffle buffer of today's loaders."""
+        """True if the chunks of the order are whole shards, as for a shuffle buffer."""
         return self.order.moves == "shards" and self.request.chunk is None
 
     @property
     def moves_chunks(self) -> bool:
-        """True if the order moves the chunks of `chunks` as they are."""
+        """True if the order moves `chunks` as they are."""
         return self.order.moves in ("chunks", "shards") and not self.by_shards
 
     @cached_property
@@ -143,7 +137,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     @property
     def num_order_chunks(self) -> int:
-        """Number that the chunks of the order are below; with a sampling, their turns in any epoch."""
+        """Upper bound on the numbers of the order's chunks; with a sampling, of their turns in any epoch."""
         turns = 0 if self.sampling is None else self.sampling.num_samples  # beyond the first of each chunk
         return len(self.order_borders) - 1 + turns
 
@@ -154,7 +148,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     @property
     def num_ordered(self) -> int:
-        """Samples of an epoch of the order, of which `take` and the like may deliver only some."""
+        """Samples of an epoch of the order; `take` and the like may deliver only some."""
         if self.sampling is not None:
             return self.sampling.num_samples
         if isinstance(self.order, OwnLength):
@@ -163,24 +157,9 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     @property
     def has_one_id(self) -> bool:
-        """True if every epoch has one sample, the same."""
+        """True if every epoch has the same single sample."""
         has_own_length = isinstance(self.order, OwnLength)
         return self.num_ordered == 1 and self.num_samples == 1 and self.sampling is None and not has_own_length
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order."""
-        return self.request.seed
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of the dataset."""
-        return self.index.fingerprint
-
-    @property
-    def sample_index(self) -> Index:
-        """The index of the dataset."""
-        return self.index
 
     @property
     def parts(self) -> tuple[ResolvedOrder, ...]:
@@ -188,60 +167,53 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         return (self,)
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedOrder:
-        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
+        """Return this order with the numbers of a state, and with ``gaps`` beside the gaps of the state."""
         resumed = replace(self, request=self.request.adopting(saved), gaps=gaps.plus(saved.gaps), deals=())
         order, num_samples = resumed.state_order, resumed.num_samples
         saved.check(seed=resumed.seed, order=order, index=resumed.fingerprint, num_samples=num_samples)
         return resumed
 
     def adopted(self, checkpoint: Mapping[str, Any]) -> tuple[ResolvedOrder, int, int] | None:
-        """Return where a run of another library goes on: in which order, epoch and position; None if nothing is known.
-
-        Raises
-        ------
-        StateError
-            It is a checkpoint of the library whose order this is, but of another seed or order.
-        """
+        """Return the order, epoch and position where a run of another library goes on; see `ResolvedEpochs`."""
         if not isinstance(self.order, Adopting):
             return None
         try:
-            found = self.order.adopted(checkpoint, self.stored_between(self.order_borders), self.seed)
+            adopted = self.order.adopted(checkpoint, self.stored_between(self.order_borders), self.seed)
         except StateError:
             raise
         except (UsageError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
             msg = f"the checkpoint does not say where a run in the order {self.order.name!r} is: {error!r:.200}"
             raise StateError(msg, hint="give it as the library saved it") from None
-        if found is None:
+        if adopted is None:
             return None
-        return replace(self, request=replace(self.request, order=found.order, seed=found.seed)), *found[2:]
+        return replace(self, request=replace(self.request, order=adopted.order, seed=adopted.seed)), *adopted[2:]
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
-        found = self._epochs.get(epoch)
-        if found is None:
+        bound = self._epochs.get(epoch)
+        if bound is None:
             turns, seed = self.turns(epoch), self.request.seed
             if self.stored is None and turns is None and isinstance(self.order, BindsBetween):
-                found = self.order.bind_between(self.order_borders, seed=seed, epoch=epoch)
+                bound = self.order.bind_between(self.order_borders, seed=seed, epoch=epoch)
             else:
                 counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
-                found = self.order.bind(counts, seed=seed, epoch=epoch)
-            found = found if turns is None else OverCopies(found, turns)
-            found = found if self.stored is None else OverStored(found, self.stored)
-            found = found if self.delivered is None else ChosenPositions(found, self.delivered)
-            _keep(self._epochs, epoch, found)
-        return found
+                bound = self.order.bind(counts, seed=seed, epoch=epoch)
+            bound = bound if turns is None else OverCopies(bound, turns)
+            bound = bound if self.stored is None else OverStored(bound, self.stored)
+            bound = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
+            keep_newest(self._epochs, epoch, bound)
+        return bound
 
     def turns(self, epoch: int) -> Turns | None:
         """Return the copies of the samples of an epoch, in the turns of their chunks; None without a sampling."""
         if self.sampling is None:
             return None
-        found = self._turns.get(epoch)
-        if found is None:
+        turns = self._turns.get(epoch)
+        if turns is None:
             copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
-            is_whole = not self.moves_chunks
-            found = Turns.of(copies, self.stored_between(self.order_borders), whole=is_whole)
-            _keep(self._turns, epoch, found)
-        return found
+            turns = Turns.of(copies, self.stored_between(self.order_borders), whole=not self.moves_chunks)
+            keep_newest(self._turns, epoch, turns)
+        return turns
 
     def stored_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the stored samples that take part between neighbouring borders."""
@@ -256,10 +228,10 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     @property
     def _is_sparse(self) -> bool:
-        """True if the samples, read one by one, are far fewer bytes than the chunks that hold them.
+        """True if the samples, read one by one, are far fewer bytes than their chunks.
 
-        A contiguous range is not sparse, however short: its chunks are read once for all of it. Nor are a few rows of
-        large row groups, since every row would read its row group again.
+        A contiguous range is not sparse, however short: its chunks are read once. A few rows of large row groups are
+        not sparse: every row would read its row group again.
         """
         num_samples = self.num_samples
         if num_samples >= _SPARSE * self.index.num_samples:
@@ -279,18 +251,18 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     @property
     def by_singles(self) -> bool:
         """True if every read serves only one sample, so that nothing is kept for another."""
-        if self.has_one_id:  # as a source of a mixture it comes often, in every round the same
+        if self.has_one_id:  # as a source of a mixture, the sample comes once in every round
             return False
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
     def moves(self, units: Units) -> bool:
-        """Return whether these units are the chunks that the order moves."""
+        """Return True if these units are the chunks that the order moves."""
         return isinstance(units, ChunkUnits) and not self.by_shards
 
     def units_of(
         self, ids: NDArray[np.int64], chunks: NDArray[np.int64], units: Units | None = None
     ) -> NDArray[np.int64]:
-        """Return the unit that holds each sample id, given the order's chunk that holds it; by default of `units`."""
+        """Return the unit of each sample id, given its chunk in the order; by default a unit of `units`."""
         units = self.units if units is None else units
         if isinstance(units, TurnUnits):
             return units.of_turns(ids, chunks)
@@ -300,23 +272,20 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state: two streams with equal values and seeds have equal orders."""
         order = self.order
-        told: dict[str, Any] = {"name": order.name, "version": order.version, **order.parameters}
+        description: dict[str, Any] = {"name": order.name, "version": order.version, **order.parameters}
         if order.moves in ("chunks", "shards"):
-            told["extents_per_chunk"] = None if self.by_shards else self.extents_per_chunk
-        if self.stored is not None:
-            told["stored"] = self.stored.digest()
-        if self.sampling is not None:
-            told["sampled"] = self.sampling.digest()
-        if self.delivered is not None:
-            told["delivered"] = self.delivered.digest()
-        return told
+            description["extents_per_chunk"] = None if self.by_shards else self.extents_per_chunk
+        for key, selection in (("stored", self.stored), ("sampled", self.sampling), ("delivered", self.delivered)):
+            if selection is not None:
+                description[key] = selection.digest()
+        return description
 
     def __repr__(self) -> str:
-        """Return the order as a call that can be pasted at a prompt and gives the same integers if defaults change."""
+        """Return the order as a call to paste at a prompt; it gives the same integers even if defaults change."""
         order: Any = self.order
-        # What an order's name in a state says already is an argument of its class all the same.
-        told = {each.name: getattr(order, each.name) for each in fields(order)} if is_dataclass(order) else {}
-        arguments = ", ".join(f"{name}={value!r}" for name, value in {**told, **order.parameters}.items())
+        # The fields of an order's class are its arguments, even if a state has them in the order's name.
+        values = {each.name: getattr(order, each.name) for each in fields(order)} if is_dataclass(order) else {}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in {**values, **order.parameters}.items())
         call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
         if not self.moves_chunks:
             return call + ")"
@@ -325,14 +294,14 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
 
 Resolved = ResolvedEpochs[ResolvedOrder]
-"""The epochs of a dataset, whatever it is made of."""
+"""The epochs of a dataset of any kind."""
 
 
-def _keep(cache: dict[int, Any], epoch: int, found: Any) -> None:
-    """Keep what was made for an epoch, and for the last one before."""
+def keep_newest(cache: dict[int, Any], epoch: int, value: Any) -> None:
+    """Cache a value of an epoch, and keep the value of the last epoch before."""
     for earlier in sorted(list(cache))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
         cache.pop(earlier, None)
-    cache[epoch] = found
+    cache[epoch] = value
 
 
 def can_spill(opened: Opened) -> bool:
@@ -342,7 +311,7 @@ def can_spill(opened: Opened) -> bool:
 
 @singledispatch
 def resolve(request: Request, source: Source, selection: Selection) -> Resolved:
-    """Return the epochs of a selection of samples in the order that a request asks for."""
+    """Return the epochs of a selection of samples in the requested order; other kinds of requests register theirs."""
     opened = source.whole.one("this order")
     return ResolvedOrder(
         opened.index,

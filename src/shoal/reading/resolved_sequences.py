@@ -1,4 +1,4 @@
-"""Sequences, and batches by length, with the order of their documents resolved: epochs, states, and what is read."""
+"""Sequences and batches by length, with the order of their documents resolved: epochs, states, and pieces."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from shoal.order.state_dict import CHANGES, LENGTHS, PACKED, State
 from shoal.order.states.deals import Deal
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.mixture.weights_by_sequence import SequenceEpochs, changes_adopted, changes_told
+from shoal.reading.mixture.weights_by_sequence import SequenceEpochs, changes_adopted, changes_in_state
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_epochs import BatchSegments, ResolvedEpochs
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_order import ResolvedOrder, keep_newest
 
 
 @dataclass(frozen=True)
 class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
-    """Documents in their resolved order, packed into sequences (or batches), which are the samples of these epochs.
+    """Documents in their resolved order, packed into sequences or batches, which are the samples of these epochs.
 
-    ``lengths`` has the tokens of each document by its id, separators included. ``gaps`` and ``deals`` are as in
-    `ResolvedOrder`, but of sequences.
+    ``lengths`` has the tokens of each document by id, separators included. ``gaps`` and ``deals`` are as in
+    `ResolvedOrder`, but count sequences.
     """
 
     documents: ResolvedOrder | ResolvedMixture
@@ -43,11 +43,6 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
     deals: tuple[Deal, ...] = ()
     _epochs: dict[int, PackedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle for processes, without bound orders."""
-        kept = ("documents", "packing", "lengths", "gaps", "deals")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}}
 
     @property
     def num_samples(self) -> int:
@@ -59,45 +54,30 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         return self.untouched(epoch).num_samples
 
     def num_rows(self, epoch: int) -> int:
-        """Return the rows that all batches of one epoch have: sequences, or documents that are batched by length."""
+        """Return the rows of all batches of one epoch: sequences, or documents that are batched by length."""
         order = self.untouched(epoch)
         return len(order.pieces(np.arange(order.num_samples)).ids) if self.packing.alike else order.num_samples
 
     @property
     def request(self) -> OrderRequest | MixRequest:
-        """The order of the documents as it was asked for."""
+        """The requested order of the documents."""
         return self.documents.request
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order of the documents."""
-        return self.documents.seed
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of the dataset."""
-        return self.documents.fingerprint
 
     @property
     def index(self) -> Index | JoinedIndex:
         """The index of the documents."""
         return self.documents.index
 
-    @property
-    def sample_index(self) -> Index | JoinedIndex:
-        """The index of the documents."""
-        return self.documents.index
-
     def documents_in(self, num_sequences: int) -> int:
-        """Return how many documents so many sequences hold, about."""
+        """Return the approximate number of documents in so many sequences."""
         return max(1, round(num_sequences * self.documents.num_samples / max(1, self.num_samples)))
 
     def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of the documents in some sequences of an epoch, one for each piece, in their order."""
+        """Return the document id of each piece in some sequences of an epoch, in order."""
         return self.segments_in(epoch, ids).ids
 
     def segments_in(self, epoch: int, sequences: NDArray[np.int64]) -> BatchSegments:
-        """Return the pieces of documents in some sequences of an epoch, in their order."""
+        """Return the pieces of documents in some sequences of an epoch, in order."""
         rows, back = np.unique(sequences, return_inverse=True)
         pieces = self.untouched(epoch).pieces(rows).chosen(back)
         counts = np.diff(pieces.first)
@@ -113,17 +93,15 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
 
     def untouched(self, epoch: int) -> PackedOrder:
         """Return the order of the sequences of one epoch; two are cached. O(documents) at first."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            found = self._orders.order(epoch)
-            if not found.num_samples and (num_documents := self.documents.num_positions(epoch)):
+        order = self._epochs.get(epoch)
+        if order is None:
+            order = self._orders.order(epoch)
+            if not order.num_samples and (num_documents := self.documents.num_positions(epoch)):
                 msg = f"{self.packing.verb}() makes nothing of {num_documents:,} documents: "
                 msg += "they have no tokens, or too many"
                 raise UsageError(msg, hint='ds.index_column("num_tokens") has their lengths')
-            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
-                self._epochs.pop(earlier, None)
-            self._epochs[epoch] = found
-        return found
+            keep_newest(self._epochs, epoch, order)
+        return order
 
     @property
     def changes(self) -> tuple[SequenceChange, ...]:
@@ -136,30 +114,29 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
-        """Description of the order for a state: that of the documents, their lengths, and the packing."""
-        changes = {CHANGES: changes_told(self.changes)} if self.changes else {}
+        """Description of the order for a state: the order of the documents, their lengths, and the packing."""
+        changes = {CHANGES: changes_in_state(self.changes)} if self.changes else {}
         return {**self.documents.state_order, PACKED: self._packed_as(len(self.lengths)) | changes}
 
     def _packed_as(self, num_ids: int) -> dict[str, Any]:
-        """Return the packing, and a digest of the lengths of the first documents, which added sources do not change."""
+        """Return the packing, and a digest of the first lengths, which added sources do not change."""
         digest = hashlib.blake2b(self.lengths[:num_ids].astype("<i8").tobytes(), digest_size=8).hexdigest()
         return {**self.packing.to_dict(), LENGTHS: digest}
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedSequences:
-        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
+        """Return this order with the numbers of a state, and with ``gaps`` beside the gaps of the state."""
         order = {name: value for name, value in saved.order.items() if name != PACKED}
         if PACKED not in saved.order:
             msg = "the state is one of documents, and this stream yields sequences"
             raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
         packed = dict(saved.order[PACKED]) if isinstance(saved.order[PACKED], Mapping) else {}
         changes = changes_adopted(self.changes, packed.pop(CHANGES, []), (saved.epoch, saved.position))
-        ours = replace(self, documents=self.documents.with_later_changes(changes))
-        begun = min(
-            ours.untouched(saved.epoch).documents_before(saved.position), self.documents.num_positions(saved.epoch)
-        )
-        documents = ours.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
-        resumed = replace(ours, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
-        # The documents have compared their order: of a mixture, up to this position, and without sources added later.
+        changed = replace(self, documents=self.documents.with_later_changes(changes))
+        num_begun = changed.untouched(saved.epoch).documents_before(saved.position)
+        begun = min(num_begun, self.documents.num_positions(saved.epoch))
+        documents = changed.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
+        resumed = replace(changed, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
+        # The documents have compared their order; a mixture up to this position, and without sources added later.
         num_ids = documents.num_ids_in(order)
         replace(saved, order={PACKED: packed}).check(
             seed=resumed.seed,
@@ -172,8 +149,8 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
     @property
     def grouping(self) -> str:
         """The call that groups the documents."""
-        told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
-        return f"{self.packing.verb}({told})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
+        return f"{self.packing.verb}({arguments})"
 
     def __repr__(self) -> str:
         """Return the order of the documents, and the packing."""

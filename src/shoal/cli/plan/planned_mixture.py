@@ -233,7 +233,7 @@ def _shuffled(
         return in_order_of(dataset, arguments), None
     is_given = bool(given_order_options(arguments))
     shuffled = in_order_of(dataset, arguments) if is_given else _as_recommended(dataset, cluster)
-    return shuffled, cast("MixRequest", shuffled.stream.spec.request).asked
+    return shuffled, cast("MixRequest", shuffled.stream.spec.request).order_request
 
 
 def _as_recommended(dataset: MixedDataset, cluster: Cluster) -> MixedDataset:

@@ -1,1 +1,1 @@
-"""Indexing of shards while others are trained on: segments of a shuffled listing, one after the other."""
+"""HOW ARE SHARDS INDEXED WHILE A STREAM RUNS? In segments of a shuffled listing, one after the other."""

@@ -1,8 +1,8 @@
 """Indexing of segments in a thread, ahead of their use, together with the other processes of a job.
 
-All shards, in their permuted order, are the units of one job (`shoal.indexing.jobs`), of which a segment has a range.
-Every process runs its share of the next segment's units, and takes over what others leave undone. The parts stay until
-the index is whole; then it is kept as the one that `shoal index` would have made.
+All shards, in their permuted order, are the units of one job (`shoal.indexing.jobs`); a segment has a range of units.
+Every process runs its share of the next segment's units, and takes over units that others leave undone. The parts stay
+until the index is whole; it then equals the index of `shoal index`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shoal.storage.store_protocol import Store
 _log = logging.getLogger("shoal")
 
 _LOOK_SECONDS = 0.2
-_AHEAD = 2  # segments beyond those in use: more would leave more bytes waiting than the disk may hold
+_AHEAD = 2  # segments beyond the segments in use: more would leave more bytes waiting than the disk may hold
 _ATTEMPTS = 3
 _PARTS_OF_SEGMENT = 16  # units, so that as many processes share it
 _MOST_SHARDS_OF_UNIT = 64
@@ -49,7 +49,7 @@ def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[in
     """Cut shards into units that cross no border of segments; return the cuts, and the first unit of each segment.
 
     A segment has about 16 units, more if they would have more than 64 shards, and fewer if it has fewer shards. The
-    last number of each list is where the last one ends.
+    last number of each list is the end of the last unit or segment.
 
     >>> unit_cuts([5, 5, 5, 5, 5], [0, 1, 5])
     ([0, 1, 2, 3, 4, 5], [0, 1, 5])
@@ -69,9 +69,9 @@ def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[in
 
 
 class IndexingAhead:
-    """A thread that indexes segment after segment, up to those that are waited for, and a few ahead of those in use.
+    """A thread that indexes segment after segment: all that somebody waits for, and a few ahead of the segments in use.
 
-    Raises the error of a shard in whoever waits for its segment or a later one.
+    A thread that waits for a segment gets the error of this or an earlier segment.
     """
 
     def __init__(self, job: SegmentJob) -> None:
@@ -81,7 +81,7 @@ class IndexingAhead:
         self._error: Exception | None = None
         self._last, self._num_segments = -1, job.num_segments  # the last segment that may be indexed
         job.stop = self._stop
-        # Not a daemon: the interpreter stops it and waits at its end, which a thread inside of numpy would abort.
+        # Not a daemon: the interpreter waits for the thread at exit, and would abort if it were inside numpy.
         threading.Thread(target=self._run, args=(job,), name="shoal-index-ahead").start()
 
     @property
@@ -99,7 +99,7 @@ class IndexingAhead:
         self._allow(segment + _AHEAD)
 
     def wait(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
-        """Return the index of a segment when it is made; raise `StoppedError` soon after ``is_stopped`` says so."""
+        """Return the index of a segment once it is made; `StoppedError` soon after ``is_stopped`` returns True."""
         self._allow(segment)
         with self._changed:
             while not (len(self._made) > segment or self._error or self._stop.is_set()):
@@ -143,10 +143,10 @@ class IndexingAhead:
 
 
 def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
-    """Return the rank among those that share the work: of this machine, unless parts are left beside the shards."""
+    """Return the rank among the ranks that share the work: of this machine, unless machines share a directory."""
     if (job := making.job_rank) is None:
         return me
-    making.tell_of_machines(job)
+    making.log_machines(job)
     if making.common is not None or job.local_size >= job.world_size:
         return me
     local_size = job.local_size * max(1, me.world_size // job.world_size)
@@ -156,7 +156,7 @@ def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
 class SegmentJob:
     """The units of all segments, and the share of this process in them.
 
-    Scanned bytes are left in ``passing``, and what is read is counted in ``traffic``. Raises `StoppedError` soon after
+    Scanned bytes are left in ``passing``, and reads are counted in ``traffic``. Raises `StoppedError` soon after
     ``stop`` is set.
     """
 
@@ -179,33 +179,33 @@ class SegmentJob:
         self._absent: set[int] = set()
 
     def segment(self, segment: int) -> Index:
-        """Return the index of one segment, made together with others.
+        """Return the index of one segment, made together with other processes.
 
         Raises `ShardError`: a shard cannot be parsed; `StorageError`: it cannot be read, or has changed.
         """
         first, stop = self._borders[segment], self._borders[segment + 1]
-        if self._whole is None and (found := self._making.there()) is not None:
-            self._whole = found[0]
+        if self._whole is None and (kept := self._making.kept_by_any_rank()) is not None:
+            self._whole = kept[0]
         if self._whole is None and not segment:
             size = format_bytes(sum(task.num_bytes for task in self._permuted[:stop]))
             text = "%s: the first batch comes when %d of %d shards are indexed, of %s"
-            _log.info(text, self._asked, stop, len(self._order), size)
+            _log.info(text, self._source, stop, len(self._order), size)
         while self._whole is None:
             units = self._begun()
             try:
-                made = self._made(units, range(self._first_units[segment], self._first_units[segment + 1]))
+                index = self._joined(units, range(self._first_units[segment], self._first_units[segment + 1]))
             except StorageError as error:
                 if self._is_in_memory or not units.parts.failed:
                     raise
                 self._units = self._in_memory(error.message)  # the disk may be full
             else:
-                if made is not None:
-                    return made
-        notes = {} if segment else self._whole.notes  # which are of all shards: those of the segments add up to them
+                if index is not None:
+                    return index
+        notes = {} if segment else self._whole.notes  # the notes of all segments must add up to the whole
         return replace(subset(self._whole, self._order[first:stop].tolist()), notes=notes)
 
-    def _made(self, units: IndexUnits, numbers: range) -> Index | None:
-        """Return the index of some units, made together with others; None if they have other places, or all is made."""
+    def _joined(self, units: IndexUnits, numbers: range) -> Index | None:
+        """Return the index of some units, made together with others; None if the parts are gone."""
         sharing = Sharing(
             units, self._rank, self._report, numbers,
             num_processors=1, traffic=self._traffic, absent=self._absent,
@@ -213,18 +213,18 @@ class SegmentJob:
         sharing.run_own_share()
         while units.parts.is_open():
             sharing.wait_or_take_over()
-            parts = [units.part(number) for number in numbers] if sharing.is_complete() else [None]
-            there = [part for part in parts if part is not None]
-            if len(there) == len(numbers):
+            parts = [units.part(number) for number in numbers] if sharing.is_complete() else []
+            present = [part for part in parts if part is not None]
+            if len(present) == len(numbers):
                 self._is_alone = self._is_in_memory or sharing.is_alone
                 for number in numbers if self._is_in_memory else ():
                     units.parts.drop(number)
-                return joined(there, metadata=units.common_metadata(there[0]))
+                return joined(present, metadata=units.common_metadata(present[0]))
         # Another process has removed the parts, since the whole index is made.
-        if (found := self._making.there()) is None:
+        if (kept := self._making.kept_by_any_rank()) is None:
             self._units = self._in_memory("another process could not keep the whole index")
         else:
-            self._whole = found[0]
+            self._whole = kept[0]
         return None
 
     def finish(self, segments: Sequence[Index]) -> None:
@@ -234,22 +234,22 @@ class SegmentJob:
             permuted = joined(segments, metadata=segments[0].metadata)
             listed = subset(permuted, np.argsort(self._order).tolist())
             _, path = self._making.kept(replace(listed, notes=permuted.notes))
-            _log.info("%s: all %d shards are indexed: %s", self._asked, listed.num_shards, path)
+            _log.info("%s: all %d shards are indexed: %s", self._source, listed.num_shards, path)
         units.parts.close()
 
     @property
-    def _asked(self) -> str:
+    def _source(self) -> str:
         return self._making.what.source.asked
 
     @property
     def _rank(self) -> JobRank:
-        """The rank of this process: the only one if no other was there last time, so as not to wait for it again."""
+        """The rank of this process; the only rank if all others were absent last time, so as not to wait again."""
         return _ALONE if self._is_alone else self._me
 
     @cached_property
     def _permuted(self) -> list[ScanTask]:
         tasks = self._making.tasks()
-        return [replace(tasks[number], number=place) for place, number in enumerate(self._order.tolist())]
+        return [replace(tasks[shard], number=number) for number, shard in enumerate(self._order.tolist())]
 
     @cached_property
     def _cuts(self) -> tuple[list[int], list[int]]:
@@ -260,10 +260,10 @@ class SegmentJob:
         return self._cuts[1]
 
     def _begun(self) -> IndexUnits:
-        """Return the units, with a place for their parts."""
+        """Return the units, after beginning their job."""
         if self._units is None:
             failure = ""
-            for directory, parts_store in self._making.places() * _ATTEMPTS:
+            for directory, parts_store in self._making.part_directories() * _ATTEMPTS:
                 units = self._units_in(directory, parts_store)
                 try:
                     units.parts.begin(keep_seconds=KEEP_SECONDS)
@@ -276,9 +276,9 @@ class SegmentJob:
         return self._units
 
     def _in_memory(self, failure: str) -> IndexUnits:
-        """Return the units with the memory of this process for their parts: no others share the work."""
+        """Return the units with their parts in the memory of this process, which then works alone."""
         text = "%s: this process indexes all shards for itself, since parts of the index cannot be kept: %s"
-        _log.warning(text, self._asked, failure)
+        _log.warning(text, self._source, failure)
         self._is_alone = self._is_in_memory = True
         units = self._units_in(f"memory://shoal-index/{os.getpid()}/{id(self)}", MemoryStore())
         units.parts.begin(keep_seconds=KEEP_SECONDS)

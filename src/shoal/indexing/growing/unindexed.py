@@ -21,10 +21,7 @@ from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 @dataclass(frozen=True)
 class Unindexed:
-    """Shards without an index, and how it is made; ``open_with`` opens some of them with an index of those.
-
-    ``cache`` is where this machine caches the bytes it reads.
-    """
+    """Shards without an index, and the way to make it; ``open_with`` opens some shards with their index."""
 
     making: IndexMaking
     open_with: Callable[[Index, Sequence[str], Format, str | None], Opened]
@@ -36,15 +33,11 @@ class Unindexed:
         return (self.cache,)
 
     stored = None  # no split is known before the index
+    depth = 0  # nothing is joined
 
     def words(self, num_samples: Callable[[], str]) -> str:
-        """Return the number of shards and their format; that of samples too if the index was made."""
+        """Return the number of shards and their format, and the number of samples once the index is made."""
         return self.whole.words(num_samples) if self.is_indexed else f"{self.summary}, not indexed yet"
-
-    @property
-    def depth(self) -> int:
-        """0: nothing is joined."""
-        return 0
 
     @property
     def indexes(self) -> dict[str, None]:
@@ -53,18 +46,18 @@ class Unindexed:
 
     @cached_property
     def estimate(self) -> IndexingEstimate:
-        """Estimate of what indexing the shards takes, from their listing and a few requests."""
+        """Estimated cost of indexing the shards, from their listing and a few requests."""
         making = self.making
         return estimate_indexing(making.tasks(), store=making.store, format=making.format)
 
     @property
     def can_grow(self) -> bool:
-        """True if something is read to index the shards, so that some can be indexed before others."""
+        """True if indexing reads the shards, so that some can be indexed before others."""
         return not isinstance(self.making.format, Folder)
 
     @property
     def is_indexed(self) -> bool:
-        """True if the index has been asked for, and was made."""
+        """True if the index was made."""
         return "whole" in self.__dict__
 
     @property
@@ -79,32 +72,32 @@ class Unindexed:
 
     @cached_property
     def whole(self) -> Opened:
-        """All shards with their index, which is built first."""
+        """All shards with their index, which is built on first use."""
         return self.opened(*self.making.cached_or_made())
 
     def beginning(self, num_samples: int) -> Opened:
-        """Return the first shards that hold so many samples, with an index of these alone, which is not kept.
+        """Return the first shards with so many samples, with an index of these shards alone, which is not kept.
 
-        Their samples have the ids that they have among all. Twice as many shards are scanned each time. Raises what
-        `build_index` raises.
+        Their samples have the same ids as among all shards. Each scan takes twice as many shards as the scan before.
+        Raises the errors of `build_index`.
         """
         making, tasks = self.making, self.making.tasks()
         parts: list[Index] = []
-        first = num_found = 0
-        while first < len(tasks) and num_found < num_samples:
+        first = num_indexed = 0
+        while first < len(tasks) and num_indexed < num_samples:
             some = tasks[first : 2 * first + 1]
             part = index_of_tasks(
                 some, store=making.store, format=making.format, progress=making.progress,
-                asked=making.what.source.asked, extent_bytes=making.extent_bytes, keeps_scans=False,
+                source_name=making.what.source.asked, extent_bytes=making.extent_bytes, keeps_scans=False,
                 rows=making.what.rows,
             )  # fmt: skip
             parts.append(part)
-            first, num_found = first + len(some), num_found + part.num_samples
+            first, num_indexed = first + len(some), num_indexed + part.num_samples
         index = joined(parts, metadata=parts[0].metadata)
         return self.opened(index, None, making.what.source.paths[:first])
 
     def opened(self, index: Index, index_path: str | None, paths: Sequence[str] | None = None) -> Opened:
-        """Return shards with an index of them: all, or those of ``paths``."""
+        """Return shards with their index: all, or the shards of ``paths``."""
         making = self.making
         of_index = making.what.source.paths if paths is None else paths
         return replace(self.open_with(index, of_index, making.format, index_path), cache=self.cache)

@@ -1,4 +1,4 @@
-"""The index of many shards in units: each scans its shards and leaves its part, and the parts are joined."""
+"""The index of many shards from parts: each unit scans its shards and leaves a part, and the parts are joined."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets
 
 PARTS = ".shoal-index"
-"""Directory beside an index in which the units of a job leave their parts of it; removed when it is written."""
+"""Directory beside an index for the parts of a job; it is removed once the index is written."""
 
-# In the metadata of a part: the number of shards that were compared with the hashes of a manifest.
+# In the metadata of a part: the number of shards whose hashes were compared with a manifest.
 _NUM_HASHED = "num_hashed"
 
 
 @dataclass(frozen=True, slots=True)
 class UnitScanned:
-    """Result of a unit: its number, and what is in its shards."""
+    """Result of a unit: its number, and the contents of its shards."""
 
     number: int
     num_shards: int
@@ -56,7 +56,7 @@ class UnitScanned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexRequest:
-    """The request that all units share; ``source`` has no shards, only their root and what was asked for."""
+    """The request that all units share; ``source`` has no shards, only their root and the name of the source."""
 
     source: Source
     store: Store
@@ -67,7 +67,7 @@ class IndexRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexTask:
-    """One unit: consecutive shards, to be scanned anywhere. Can be pickled."""
+    """One unit: consecutive shards, for a scan on any machine. Can be pickled."""
 
     number: int
     request: IndexRequest
@@ -76,11 +76,11 @@ class IndexTask:
     parts: UnitParts
 
     def __call__(self) -> UnitScanned:
-        """Scan the shards, leave their part of the index, and return what is in them."""
-        self.check_unchanged()
+        """Scan the shards, leave their part of the index, and return a summary."""
+        check_unchanged(self.shards, self.request.store)
         request = self.request
         part = index_of_tasks(
-            self.shards, store=request.store, format=request.format, asked=request.source.asked,
+            self.shards, store=request.store, format=request.format, source_name=request.source.asked,
             extent_bytes=request.extent_bytes, workers=0, keeps_scans=False, rows=self.rows,
         )  # fmt: skip
         return self.keep(part)
@@ -92,10 +92,6 @@ class IndexTask:
             part, num_hashed = self._with_checksums(part)
         self.parts.put(self.number, encode(replace(part, metadata={**part.metadata, _NUM_HASHED: num_hashed})))
         return UnitScanned(self.number, part.num_shards, part.num_samples, part.num_bytes)
-
-    def check_unchanged(self) -> None:
-        """Raise `StorageError` if a shard is no longer the one that was planned."""
-        check_unchanged(self.shards, self.request.store)
 
     def _with_checksums(self, part: Index) -> tuple[Index, int]:
         request, paths = self.request, [task.path for task in self.shards]
@@ -123,15 +119,11 @@ class IndexUnits:
         return len(self.cuts) - 1
 
     def task(self, number: int) -> IndexTask:
-        """Return a unit, which holds its own shards alone."""
+        """Return a unit with its own shards alone."""
         check_unit(number, self.num_units)
         shards = self.shards[self.cuts[number] : self.cuts[number + 1]]
         rows = {task.name: self.rows[task.name] for task in shards if task.name in self.rows}
         return IndexTask(number, self.request, shards, rows, self.parts)
-
-    def missing(self, numbers: range | None = None) -> list[int]:
-        """Return the numbers of the units that have left no part, of all or of some; one listing."""
-        return self.parts.missing(range(self.num_units) if numbers is None else numbers)
 
     def run_side_by_side(
         self,
@@ -141,63 +133,58 @@ class IndexUnits:
         progress: Progress | None = None,
         traffic: ScanTraffic | None = None,
     ) -> Iterator[UnitScanned]:
-        """Scan the shards of some units in one pass, several at a time, and leave each part as soon as it is whole.
+        """Scan the shards of some units in one pass, several at a time, and leave each part once it is complete.
 
-        What is read of remote shards is added to ``traffic``.
+        Reads of remote shards are added to ``traffic``.
         """
         request, tasks = self.request, {number: self.task(number) for number in numbers}
-        left = {number: len(task.shards) for number, task in tasks.items()}
         unit_of = {shard.number: number for number, task in tasks.items() for shard in task.shards}
-        every = [shard for task in tasks.values() for shard in task.shards]
-        check_unchanged(every, request.store)
-        found: dict[int, dict[int, Any]] = {number: {} for number in numbers}
+        shards = [shard for task in tasks.values() for shard in task.shards]
+        check_unchanged(shards, request.store)
+        scans: dict[int, dict[int, Any]] = {number: {} for number in numbers}
         scanned = scans_of_tasks(
-            every, store=request.store, format=request.format, workers=workers, progress=progress, traffic=traffic
+            shards, store=request.store, format=request.format, workers=workers, progress=progress, traffic=traffic
         )
-        with closing(scanned) as scans:
-            for shard, scan in scans:
+        with closing(scanned) as results:
+            for shard, scan in results:
                 number = unit_of[shard.number]
-                found[number][shard.number] = scan
-                left[number] -= 1
-                if not left[number]:
-                    shards, scans_of = tasks[number].shards, found.pop(number)
+                scans[number][shard.number] = scan
+                task = tasks[number]
+                if len(scans[number]) == len(task.shards):
                     kind, extent_bytes = request.format, request.extent_bytes
-                    yield tasks[number].keep(index_of_scans(shards, scans_of, format=kind, extent_bytes=extent_bytes))
+                    part = index_of_scans(task.shards, scans.pop(number), format=kind, extent_bytes=extent_bytes)
+                    yield task.keep(part)
 
     def merged(self) -> tuple[Index, int]:
-        """Join the parts of all units into the index of one machine; with the number of shards compared with hashes.
+        """Join the parts of all units into the index of one machine; and count the shards with compared hashes.
 
-        O(samples) time, memory of the index and its parts, and one request a unit.
-
-        Raises
-        ------
-        UsageError
-            Units are missing, or a part is not that of its shards.
+        O(samples) time, memory of the index and its parts, and one request a unit. Raises `UsageError`: units are
+        missing, or parts are of other shards.
         """
         parts = self.parts.read_all(self.num_units, _part_in)
         index = joined(parts, metadata=self.common_metadata(parts[0]), most_samples_with_sizes=MANY_SAMPLES - 1)
         planned = [(task.name, task.num_bytes, task.version) for task in self.shards]
-        found = list(zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True))
-        if found != planned:
-            msg = f"{self.request.source.asked}: the parts of this job are not those of the shards that were planned"
+        indexed = list(zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True))
+        if indexed != planned:
+            msg = f"{self.request.source.asked}: the parts of this job are of other shards than the planned ones"
             raise UsageError(msg, hint="plan the job again; nothing was written")
         return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in parts)
 
     def common_metadata(self, part: Index) -> dict[str, Any]:
-        """Return the metadata of a part without what is of this part alone."""
+        """Return the metadata of a part that all parts share."""
         return {name: value for name, value in part.metadata.items() if name != _NUM_HASHED}
 
     def part(self, number: int) -> Index | None:
-        """Return the index of the shards of one unit; None if it has not been left yet."""
+        """Return the part of the index that a unit has left; None if it has left none."""
         return self.parts.read(number, _part_in)
 
     def check_unchanged(self) -> None:
-        """Raise `StorageError` if a shard is no longer the one that was planned; one listing, where that tells."""
+        """Raise `StorageError` if a shard has changed since the plan; one listing if that shows it."""
         store, source = self.request.store, self.request.source
-        store.close()  # drops what is known of the shards
+        store.close()  # drops cached facts about the shards
         if source.complete and not store.reads_ahead:
             for _ in store.list(source.root):
-                pass  # a remote store remembers what it lists
+                pass  # a remote store remembers its listing
         check_unchanged(self.shards, store)
 
 
@@ -208,7 +195,7 @@ def _part_in(data: bytes) -> Index:
 
 
 def check_unchanged(shards: Sequence[ScanTask], store: Store) -> None:
-    """Raise `StorageError` if one of some shards does not have the size and version that it had when it was planned."""
+    """Raise `StorageError` if a shard does not have its planned size and version."""
     for task, info in zip(shards, stat_all([task.path for task in shards], store), strict=True):
         if (info.num_bytes, info.version) != (task.num_bytes, task.version):
             what = f"it had {task.num_bytes} bytes and version {task.version!r}"
@@ -228,11 +215,10 @@ def index_units(
     shards: Sequence[ScanTask] | None = None,
     cuts: Sequence[int] | None = None,
 ) -> IndexUnits:
-    """Plan the units of an index; ``parts_in`` gives the place for their parts by the id of the plan.
+    """Plan the units of an index; ``parts_in`` returns the parts of a plan by its id.
 
-    The id covers all that the index depends on: names, sizes and versions of shards, their format and how they are
-    scanned and cut. ``shards`` are those of `scan_tasks`, if they are known already, and ``cuts`` says where they are
-    cut into units.
+    The id depends on everything that the index does: names, sizes and versions of shards, their format, and the rules
+    that scan and cut them. ``shards`` are from `scan_tasks`, if they are known, and ``cuts`` are their cuts into units.
     """
     tasks = scan_tasks(what.source, store=store, format=format, expected=what.expected) if shards is None else shards
     if extent_bytes is None:

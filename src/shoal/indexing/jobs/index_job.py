@@ -36,7 +36,7 @@ _KEEP_SECONDS = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """Result of a job: where the index is, and what it says."""
+    """Result of a job: the path of the index, and its contents."""
 
     path: str
     fingerprint: str
@@ -48,27 +48,27 @@ class IndexSummary:
 
 @dataclass(frozen=True, slots=True)
 class IndexPlace:
-    """The object that an index is written to, and what was there ``before``. Can be pickled."""
+    """The object for an index, and its state ``before`` the job. Can be pickled."""
 
     path: str
     store: Store
     before: ObjectInfo | None
 
     def write(self, index: Index, *, scratch: str) -> None:
-        """Write the index, unless another one has come there since; `UsageError` then.
+        """Write the index; `UsageError` if another index was written there since the plan.
 
         A local file begins in the directory ``scratch`` of the same file system, in case this process is killed.
         """
         data = encode(index)
         if self._put(data, scratch):
             return
-        self.store.close()  # drops what was known of the object before
+        self.store.close()  # drops cached facts about the object
         if bytes(self.store.map(self.path)) != b"".join(bytes(buffer) for buffer in data):
             msg = f"{without_secrets(self.path)}: another index has been written here while this job was under way"
             raise UsageError(msg, hint="plan the job again to replace it; or take it as it is")
 
     def _put(self, data: list[Any], scratch: str) -> bool:
-        """Write the object if it is still as it was when the job was planned; return True if written."""
+        """Write the object if it has not changed since the plan; return True if written."""
         self.store.close()
         if scheme_of(self.path):
             try:
@@ -89,12 +89,12 @@ class IndexPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexJob:
-    """An index that was planned: run each unit, on any machines, then `finish`. Can be pickled.
+    """A planned index: run each unit, on any machines, then `finish`. Can be pickled.
 
-    Units may run in any order, in any number of processes, twice at once, and again after they were killed: each scans
-    its shards and leaves a part of the index beside the place of the index. There is no index until `finish` has
-    checked and joined the parts; it is then the one that ``shoal index`` makes on one machine, byte for byte. Planned
-    once more, from the same shards and arguments, it is the same job, of which only what is missing is run.
+    Units may run in any order, in any number of processes, twice at once, and again after a kill: each scans its shards
+    and leaves a part beside the path of the index. `finish` checks and joins the parts into the index that ``shoal
+    index`` makes on one machine, byte for byte. A second plan from the same shards and arguments is the same job: only
+    missing units run.
     """
 
     units: IndexUnits
@@ -125,13 +125,13 @@ class IndexJob:
         ShardError
             A shard cannot be parsed; the error names it and the byte.
         StorageError
-            A shard cannot be read, or has changed since the job was planned; or the part cannot be written.
+            A shard cannot be read, or has changed since the plan; or the part cannot be written.
         """
         return self.task(number)()
 
     def missing(self) -> list[int]:
-        """Return the numbers of units that are still to be run; one listing."""
-        missing = self.units.missing()
+        """Return the numbers of units that must still run; one listing."""
+        missing = self.units.parts.missing(range(self.num_units))
         if missing and not self.units.parts.is_open():
             self._finished()
             return []
@@ -145,9 +145,9 @@ class IndexJob:
         Raises
         ------
         UsageError
-            Units are missing, which it names; or another index was written there while the job was under way.
+            Units are missing (the error names them), or another index was written there since the plan.
         StorageError
-            A shard has changed since the job was planned, or the index cannot be written.
+            A shard has changed since the plan, or the index cannot be written.
         """
         parts = self.units.parts
         if not parts.is_open():
@@ -172,7 +172,7 @@ class IndexJob:
             raise UsageError(msg, hint="nothing was written; is this the right format?")
 
     def _finished(self) -> Index:
-        """Return the index that another machine has written when it finished this job."""
+        """Return the index of another machine that has finished this job."""
         self.place.store.close()
         try:
             index = load_index(self.place.path, store=self.place.store)
@@ -180,10 +180,10 @@ class IndexJob:
             index = None
         units = self.units
         if index is not None and (index.extent_checksum is not None) >= units.request.checksum:
-            found = zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True)
+            indexed = zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True)
             is_cut_alike = index.metadata.get("extent_bytes", units.request.extent_bytes) == units.request.extent_bytes
-            if is_cut_alike and list(found) == [(task.name, task.num_bytes, task.version) for task in units.shards]:
-                units.parts.close()  # what this machine was still writing
+            if is_cut_alike and list(indexed) == [(task.name, task.num_bytes, task.version) for task in units.shards]:
+                units.parts.close()  # removes late parts of this machine
                 return index
         msg = f"{without_secrets(self.place.path)}: this job was removed from here before it was finished"
         raise UsageError(msg, hint="plan it again")
@@ -203,9 +203,9 @@ def plan_index(
     checksum: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IndexJob:
-    """Plan the job that ``shoal index`` would do: its units run anywhere, and one call writes the index.
+    """Plan the job of ``shoal index``: its units run anywhere, and one call writes the index.
 
-    The shards are listed with their sizes and versions, and cut into units by bytes and count; none is read.
+    The shards are listed with their sizes and versions, and cut into units by bytes and count; no shard is read.
 
     Parameters
     ----------
@@ -213,11 +213,11 @@ def plan_index(
         The shards, as for `shoal.open`; every machine must find them under this name.
     to
         File or URL of the index; by default ``shoal.index`` in the directory that ``source`` names. The units leave
-        their parts in a hidden directory beside it, so all machines must be able to write there.
+        parts in a hidden directory beside it, so all machines must be able to write there.
     split, format, storage_options
         As for `shoal.open`.
     extent_bytes
-        Size of the smallest ranges that the index distinguishes; by default 64 KiB, and more for more than 655 GB.
+        Smallest ranges that the index distinguishes; by default 64 KiB, and more for more than 655 GB.
     checksum
         If true, all bytes are read, and the index gets a CRC-32 of each extent.
 
@@ -231,7 +231,7 @@ def plan_index(
     SourceError
         The source matches nothing, or the format of its shards cannot be determined.
     UsageError
-        ``source`` is not a directory, and ``to`` does not say where the index goes.
+        ``source`` is not a directory, and ``to`` is missing.
     StorageError
         The shards cannot be listed, or nothing can be written beside the index.
 
@@ -246,12 +246,12 @@ def plan_index(
     ...     len(shards) == job.num_units, sum(shards) == len(packed.shards), job.finish().num_samples
     (True, True, 1000)
     """
-    asked = in_store(source, storage_options)
-    store = with_retries(open_store(asked, storage_options), storage_options)
-    found, suffixes = shards_of(asked, format, store)
-    if found.kind == "index":
-        raise UsageError(f"{found.asked}: this is an index already", hint="name the shards to make a new one")
-    what = described_shards(select_split(found, split, suffixes=suffixes, store=store).source, format, store)
+    source = in_store(source, storage_options)
+    store = with_retries(open_store(source, storage_options), storage_options)
+    shards, suffixes = shards_of(source, format, store)
+    if shards.kind == "index":
+        raise UsageError(f"{shards.asked}: this is an index already", hint="name the shards to make a new one")
+    what = described_shards(select_split(shards, split, suffixes=suffixes, store=store).source, format, store)
     refuse_unfinished(what.source, store)
     chosen = choose_format(what.source, what.format or format)
     path = _path_of(what.source, to)
@@ -271,27 +271,27 @@ def index_job(
     extent_bytes: int | None,
     checksum: bool,
 ) -> IndexJob:
-    """Plan the index of shards that were found already, to be written to ``path`` in a store with these options."""
+    """Plan the index of described shards, for the object ``path`` in a store with these options."""
     if scheme_of(path) in ("http", "https"):
         msg = f"{without_secrets(path)}: the index cannot be written here: nothing is written over http"
         raise UsageError(msg, hint="name another place for it; put it beside the shards, and it is found there")
-    # Stores of their own: what the units read must not be forgotten each time that parts are asked for anew.
-    place = with_retries(open_store(path, options), options)
+    # Separate stores: reading parts drops cached facts, which the units need.
+    index_store = with_retries(open_store(path, options), options)
     directory = join(parent(path) if scheme_of(path) else str(Path(path).parent), PARTS)
     parts_store = with_retries(open_store(path, options), options)
     parts_in = partial(UnitParts, directory, store=parts_store)
     units = index_units(what, store, format, extent_bytes=extent_bytes, checksum=checksum, parts_in=parts_in)
     units.parts.begin(keep_seconds=_KEEP_SECONDS)
-    return IndexJob(units, IndexPlace(path, place, place.find(path)))
+    return IndexJob(units, IndexPlace(path, index_store, index_store.find(path)))
 
 
-def _path_of(found: Source, to: str | os.PathLike[str] | None) -> str:
+def _path_of(source: Source, to: str | os.PathLike[str] | None) -> str:
     """Return the absolute path or URL of the index."""
     if to is None:
-        if not found.complete:
-            msg = f"{found.asked}: an index of these shards would hide others, if it lay in their directory"
-            raise UsageError(msg, hint="to= says where it goes; or name the whole directory")
-        return join(found.root, INDEX_NAME)
+        if not source.complete:
+            msg = f"{source.asked}: an index of these shards would hide other shards of their directory"
+            raise UsageError(msg, hint="give to= the path of the index; or name the whole directory")
+        return join(source.root, INDEX_NAME)
     text = os.fspath(to)
     if scheme_of(text):
         return join(object_path(text).rstrip("/"), INDEX_NAME) if text.endswith("/") else object_path(text)

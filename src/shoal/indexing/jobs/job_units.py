@@ -1,4 +1,10 @@
-"""Units of a job on shards: consecutive shards, cut by bytes and count alone."""
+"""Units of a job on shards, for jobs of all kinds: the cuts between units, and the parts that units leave.
+
+Units are consecutive shards, cut by bytes and count alone. They leave parts of the result in a directory that all
+machines share, until the job is finished. A file named ``plan`` marks a job as open. It comes before the first part,
+and goes before the last: a late unit finds no mark, and removes its part again. The machine that finishes the job reads
+and checks the parts, and writes one object that readers trust.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +23,23 @@ from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 from shoal.storage.urls import join, relative, scheme_of, without_secrets
 
-_MOST_UNITS = 512  # more parts cost more requests than they save time, up to the limits below
+_MOST_UNITS = 512  # more parts cost more requests than they save, up to the limits below
 _LEAST_BYTES, _MOST_BYTES = 256 << 20, 16 << 30
 _LEAST_SHARDS, _MOST_SHARDS = 8, 256
 _MOST_NAMED = 10
+_MARK, _PART = "plan", ".part"
+_LISTINGS = 20  # of a local directory that changes meanwhile
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_Part = TypeVar("_Part")
 
 
 def cut_units(num_bytes: Sequence[int]) -> list[int]:
-    """Return where shards of so many bytes are cut into units: the first shard of each, then the number of shards.
+    """Return the first shard of each unit, and the number of shards.
 
-    About 512 units, or as many as it takes for at most 16 GiB and 256 shards each; fewer if they would have less than
-    256 MiB or 8 shards. A function of the sizes alone, so that all machines cut alike.
+    About 512 units; more if they would have more than 16 GiB or 256 shards, fewer if they would have less than 256 MiB
+    or 8 shards. A function of the sizes alone, so that all machines cut alike.
 
     >>> cut_units([100 << 20] * 7)
     [0, 2, 4, 6, 7]
@@ -61,26 +73,18 @@ def check_unit(number: int, num_units: int) -> None:
 
 
 def missing_units(missing: Sequence[int], num_units: int, *, then: str) -> UsageError:
-    """Return the error that names missing units; ``then`` goes on after what to do."""
+    """Return the error that names missing units; ``then`` ends its hint."""
     msg = f"{len(missing)} of {counted(num_units, 'unit')} are missing: {spans(missing)}"
     return UsageError(msg, hint=f"run them, then finish again; {then}")
 
 
-_Given = ParamSpec("_Given")
-_Found = TypeVar("_Found")
-_Part = TypeVar("_Part")
-
-_MARK, _PART = "plan", ".part"
-_LISTINGS = 20  # of a local directory that changes meanwhile
-
-
 def _noting_failure(
-    method: Callable[Concatenate[UnitParts, _Given], _Found],
-) -> Callable[Concatenate[UnitParts, _Given], _Found]:
+    method: Callable[Concatenate[UnitParts, _Arguments], _Result],
+) -> Callable[Concatenate[UnitParts, _Arguments], _Result]:
     @wraps(method)
-    def noting(self: UnitParts, /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
+    def noting(self: UnitParts, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
         try:
-            return method(self, *given, **named)
+            return method(self, *arguments, **named)
         except StorageError:
             self.failed = True
             raise
@@ -91,8 +95,8 @@ def _noting_failure(
 class UnitParts:
     """The parts of one job, below ``directory``; ``plan`` identifies the job. Can be pickled.
 
-    ``store`` is asked anew each time, and should be one that nobody else reads from. Raises `StorageError` if the
-    directory cannot be read or written; then ``failed`` is true, which tells such an error from those of shards.
+    ``store`` forgets cached facts each time, so nobody else should read from it. Raises `StorageError` if the directory
+    cannot be read or written; ``failed`` is then True, which tells such errors from errors of shards.
     """
 
     def __init__(self, directory: str, plan: str, store: Store) -> None:
@@ -105,7 +109,7 @@ class UnitParts:
 
     @_noting_failure
     def begin(self, *, keep_seconds: float) -> None:
-        """Begin the job, or go on with it; jobs that have written nothing for ``keep_seconds`` are removed, this too.
+        """Begin the job, or go on with it; remove jobs that have written nothing for ``keep_seconds``, even this job.
 
         One listing of the directory, and one write.
         """
@@ -121,13 +125,13 @@ class UnitParts:
 
     @_noting_failure
     def is_open(self) -> bool:
-        """Return True while the job is under way."""
-        self._store.close()  # drops cached facts about what other machines have written since
+        """Return True while the job is open."""
+        self._store.close()  # drops cached facts about files of other machines
         return self._store.find(self._path(_MARK)) is not None
 
     @_noting_failure
     def put(self, number: int, data: Sequence[Buffer]) -> None:
-        """Leave the part of a unit, unless the job was finished meanwhile."""
+        """Leave the part of a unit, unless the job was finished."""
         path = self._path(_name(number))
         try:
             self._store.put(path, data)
@@ -141,7 +145,7 @@ class UnitParts:
 
     @_noting_failure
     def get(self, number: int) -> bytes | None:
-        """Return the part of a unit; None if there is none."""
+        """Return the part of a unit; None if it has left none."""
         path = self._path(_name(number))
         try:
             return self._read(path)
@@ -150,39 +154,38 @@ class UnitParts:
             return self._read(path)
 
     def read(self, number: int, decoded: Callable[[bytes], _Part]) -> _Part | None:
-        """Return the part of a unit, decoded; None if there is none, or a damaged one, which is removed."""
+        """Return the decoded part of a unit; None if it has left none, or a damaged part, which is removed."""
         data = self.get(number)
         with suppress(IndexFileError, ValueError, TypeError, KeyError):
             return None if data is None else decoded(data)
-        self.drop(number)  # so that it is missing, and made again
+        self.drop(number)  # so that the unit runs again
         return None
 
     def read_all(self, num_units: int, decoded: Callable[[bytes], _Part]) -> list[_Part]:
-        """Return the parts of all units, decoded; `UsageError` names those that are missing. One request a unit."""
+        """Return the decoded parts of all units; `UsageError` names missing units. One request a unit."""
         parts = {number: self.read(number, decoded) for number in range(num_units)}
-        there = [part for part in parts.values() if part is not None]
         if missing := [number for number, part in parts.items() if part is None]:
             then = f"parts are looked for in {without_secrets(self.directory)}"
             raise missing_units(missing, num_units, then=then)
-        return there
+        return [part for part in parts.values() if part is not None]
 
     @_noting_failure
     def drop(self, number: int) -> None:
-        """Remove the part of a unit, which is to be run again."""
+        """Remove the part of a unit, which will run again."""
         self._store.delete(self._path(_name(number)))
 
     @_noting_failure
     def missing(self, numbers: Sequence[int]) -> list[int]:
-        """Return those of some units that have left no part; one listing, or a look for each where that costs less."""
+        """Return the units that have left no part; one listing, or a request for each unit if that costs less."""
         self._store.close()
-        if isinstance(self._store, TorchStore):  # which lists the objects of all jobs
+        if isinstance(self._store, TorchStore):  # it would list the objects of all jobs
             return [number for number in numbers if self._store.find(self._path(_name(number))) is None]
-        there = self._names()
-        return [number for number in numbers if _name(number) not in there]
+        names = self._names()
+        return [number for number in numbers if _name(number) not in names]
 
     @_noting_failure
     def close(self) -> None:
-        """End the job, whose result is written, and remove its parts."""
+        """End the job once its result is written, and remove its parts."""
         self._store.delete(self._path(_MARK))
         self._remove(self.plan, self._listed(self.home))
 
@@ -197,7 +200,7 @@ class UnitParts:
 
     def _remove_directories(self, plan: str) -> None:
         if not scheme_of(self.directory):
-            with suppress(OSError):  # another job is under way, or another machine was faster
+            with suppress(OSError):  # another job is open, or another machine was faster
                 Path(self.directory, plan).rmdir()
                 Path(self.directory).rmdir()
 
@@ -216,7 +219,7 @@ class UnitParts:
             except StorageError as error:
                 if not is_missing(error):
                     raise
-                # Files are looked at one by one, and another process may rename or remove one in between.
+                # Files are listed one by one, and another process may rename or remove a file in between.
                 if scheme_of(directory) or not Path(directory).is_dir():
                     break
         return []

@@ -1,8 +1,8 @@
-"""Indexing by the ranks of a starting job: each its own share of the units first, then what others have left undone.
+"""Indexing by the ranks of a starting job: each runs its own share of the units first, then units of absent ranks.
 
-Nobody leads, and nobody is waited for without end: the same unit done twice is harmless, so a rank that is killed, or
-that never opens the dataset, costs the others its share and a short wait. Whoever has waited in vain regards it as
-absent, and those that are left have its share among them.
+No rank leads, and no wait is endless: the same unit done twice is harmless. So a rank that is killed, or never opens
+the dataset, costs the others its share and a short wait. After a wait in vain, a rank counts as absent, and the others
+divide its share.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _log = logging.getLogger("shoal")
 _Kept = TypeVar("_Kept")
 
 KEEP_SECONDS = 7 * 86_400.0
-"""Time after which the parts of a job that nobody goes on with are removed."""
+"""The parts of an abandoned job are removed after this time."""
 _LEAST_WAIT_SECONDS = 1.0
-_UNKNOWN_WAIT_SECONDS = 5.0  # of a rank that has no share, and does not know how long one takes
+_UNKNOWN_WAIT_SECONDS = 5.0  # for a rank without a share, since it does not know how long a unit takes
 _LONGEST_PAUSE_SECONDS = 1.0
-_JOIN_SECONDS = 2.0  # for which a rank waits for each of up to four before it to join the parts
+_JOIN_SECONDS = 2.0  # wait for each of up to four ranks before this one, which may join the parts
 _MOST_FAILURES = 5  # of reading all parts
-_SIDE_BY_SIDE = 32  # shards of others that are taken over in one pass, since as many are read at a time
+_SIDE_BY_SIDE = 32  # shards of absent ranks in one pass, since as many are read at a time
 
 
 def index_together(
@@ -40,23 +40,22 @@ def index_together(
     me: JobRank,
     *,
     keep: Callable[[Index], _Kept],
-    there: Callable[[], _Kept | None],
+    find: Callable[[], _Kept | None],
     progress: Progress | None = None,
 ) -> _Kept | None:
-    """Index shards together with the other ranks; None if parts cannot be exchanged, and this rank is on its own.
+    """Index shards together with the other ranks; None if ranks cannot exchange parts.
 
-    ``keep`` puts the index where all ranks find it, and ``there`` finds it; whoever sees all parts first keeps it.
-    ``progress`` is called with the bytes and samples of this rank's shares.
-
-    Raises `ShardError`: a shard cannot be parsed; `StorageError`: it cannot be read, or changed meanwhile.
+    ``keep`` puts the index where all ranks ``find`` it; the first rank that sees all parts keeps it. ``progress`` is
+    called with the bytes and samples of this rank's shares. Raises `ShardError`: a shard cannot be parsed;
+    `StorageError`: it cannot be read, or has changed.
     """
     try:
-        return _shared(units, me, keep, there, progress)
+        return _shared(units, me, keep, find, progress)
     except StorageError as error:
         if not units.parts.failed:
             raise
-        where, asked = without_secrets(units.parts.directory), units.request.source.asked
-        _log.warning("%s: ranks cannot share the work through %s: %s", asked, where, error.message)
+        directory, source = without_secrets(units.parts.directory), units.request.source.asked
+        _log.warning("%s: ranks cannot share the work through %s: %s", source, directory, error.message)
         return None
 
 
@@ -64,14 +63,14 @@ def _shared(
     units: IndexUnits,
     me: JobRank,
     keep: Callable[[Index], _Kept],
-    there: Callable[[], _Kept | None],
+    find: Callable[[], _Kept | None],
     progress: Progress | None,
 ) -> _Kept | None:
     parts = units.parts
     parts.begin(keep_seconds=KEEP_SECONDS)
-    if (found := there()) is not None:
+    if (kept := find()) is not None:
         parts.close()
-        return found
+        return kept
     text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
     _log.info(text, units.request.source.asked, *me[:2], units.num_units, without_secrets(parts.directory))
     sharing = Sharing(units, me, progress)
@@ -90,14 +89,14 @@ def _shared(
             kept = keep(index)
             parts.close()
             return kept
-    return there()
+    return find()
 
 
 class Sharing:
-    """The part of one rank in the work on some units; by default on all, with the processors of this machine.
+    """The work of one rank on some units; by default on all, with the processors of this machine.
 
-    What this rank reads of remote shards is added to ``traffic``. Ranks that leave their share undone are added to
-    ``absent``, and removed once they have done some of it: whoever goes on with other units waits for them no more.
+    Reads of remote shards are added to ``traffic``. Ranks that leave their share undone are added to ``absent``, and
+    removed once they have done some of it: nobody waits for absent ranks.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Sharing:
         self._absent = set[int]() if absent is None else absent
 
     def _due_from(self, number: int) -> int:
-        """Return the rank that runs a unit: its own one, or one of those that are left."""
+        """Return the rank that runs a unit: its own rank, or a present rank if that is absent."""
         rank, world_size = number % self._me.world_size, self._me.world_size
         if rank not in self._absent:
             return rank
@@ -128,7 +127,7 @@ class Sharing:
         return left[number // world_size % len(left)]
 
     def run_own_share(self) -> None:
-        """Run the units that are due from this rank alone, then its part of those of absent ranks."""
+        """Run the units of this rank, then its part of the units of absent ranks."""
         rank, world_size = self._me[:2]
         own = [number for number in self._missing() if number % world_size == rank]
         num_processes = max(1, self._num_processors // self._me.local_size)
@@ -136,24 +135,24 @@ class Sharing:
         if of_absent := [number for number in self._numbers if number % world_size != rank == self._due_from(number)]:
             missing = {*self._missing()}
             self._absent -= {number % world_size for number in of_absent if number not in missing}  # they are back
-            also = [number for number in missing if self._due_from(number) == rank]
-            longest_seconds = max(longest_seconds, self._run(sorted(also), num_processes=num_processes))
-            own += also
-        # Shards that are read side by side finish in bursts; those of other ranks come about as often.
+            taken_over = [number for number in missing if self._due_from(number) == rank]
+            longest_seconds = max(longest_seconds, self._run(sorted(taken_over), num_processes=num_processes))
+            own += taken_over
+        # Shards that are read side by side finish in bursts; shards of other ranks come about as often.
         usual_seconds = 2 * longest_seconds if own else _UNKNOWN_WAIT_SECONDS
         self._wait_seconds = max(_LEAST_WAIT_SECONDS, usual_seconds)
 
     @property
     def is_alone(self) -> bool:
-        """True if this rank has run all units, and no other was there to run its share."""
+        """True if this rank has run all units, and every other rank was absent."""
         return self._num_run == len(self._numbers) and (self._is_alone or self._me.world_size == 1)
 
     def is_complete(self) -> bool:
-        """Return True if all parts are there."""
+        """Return True if all units have left their parts."""
         return not self._missing()
 
     def is_finished_by_another(self) -> bool:
-        """Wait for ranks before this one to finish the job, as one is enough; return True if one does."""
+        """Wait for earlier ranks to finish the job, since one rank is enough; return True if one has."""
         ranks_before = 0 if self._is_alone else min(self._me.rank, 4)
         deadline = time.monotonic() + _JOIN_SECONDS * ranks_before
         while time.monotonic() < deadline:
@@ -165,7 +164,7 @@ class Sharing:
     def wait_or_take_over(self) -> None:
         """Wait while parts of other ranks come; once none has come for a while, run some of the missing units.
 
-        Those that are left share these, so that few are run twice; the others are waited for by the next call.
+        The present ranks divide the missing units, so that few run twice; the next call waits for the others.
         """
         missing, since_seconds = self._missing(), time.monotonic()
         while missing and time.monotonic() - since_seconds < self._wait_seconds:
@@ -175,7 +174,7 @@ class Sharing:
             before, missing = missing, self._missing()
             if len(missing) != len(before):
                 since_seconds = time.monotonic()
-        # If nobody else is there at all, all processors of this machine are ours.
+        # If every other rank is absent, this rank uses all processors of its machine.
         self._is_alone = len(missing) == len(self._numbers) - self._num_run and bool(missing)
         self._absent |= {self._due_from(number) for number in missing} - {self._me.rank}
         while (due := self._due(missing)) and self._units.parts.is_open():
@@ -186,10 +185,10 @@ class Sharing:
             missing = self._missing()
 
     def _missing(self) -> list[int]:
-        return self._units.missing(self._numbers)
+        return self._units.parts.missing(self._numbers)
 
     def _due(self, missing: Sequence[int]) -> list[int]:
-        """Return some of the missing units that are due from this rank: as many as are scanned side by side."""
+        """Return missing units of this rank, as many as are scanned side by side."""
         some, num_shards = [], 0
         for number in missing:
             if self._due_from(number) == self._me.rank and num_shards < _SIDE_BY_SIDE:
@@ -198,7 +197,7 @@ class Sharing:
         return some
 
     def _run(self, numbers: Sequence[int], *, num_processes: int) -> float:
-        """Run some units; return the longest time in which none was done."""
+        """Run some units; return the longest time without a finished unit."""
         workers = 0 if num_processes == 1 else num_processes
         longest_seconds, last_seconds = 0.0, time.monotonic()
         running = self._units.run_side_by_side(numbers, workers=workers, progress=self._progress, traffic=self._traffic)

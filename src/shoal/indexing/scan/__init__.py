@@ -1,1 +1,1 @@
-"""HOW ARE SHARDS SCANNED? In processes and threads, locally and remotely."""
+"""HOW ARE SHARDS SCANNED? In processes and threads, local and remote."""

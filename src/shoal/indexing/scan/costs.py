@@ -1,8 +1,7 @@
 """Cost model for finding the samples of a remote shard: one request for each header, or a stream of all its bytes.
 
-A format asks for the bytes it needs, no matter where they are stored. Its requests so far tell what either way would
-have cost, and what comes next is usually alike. Comparing requests with bytes takes the seconds of each, which are
-assumed at first and measured during the scan.
+A format reads the bytes that it needs, no matter where they are. Its reads so far show the cost of either way, and the
+next reads are usually alike. The seconds of a request and of a byte are assumed at first and measured during the scan.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ _ASSUMED_BYTE_SECONDS = 1 / 60e6
 # Bytes read from the start of a header: small members near it come along, at a hundredth of the cost of a request.
 REACH_BYTES = 16 << 10
 
-# A request never counts as worth more bytes than this, whatever was measured: bytes also cost money. With members of
-# 1 MB, where a request took as long as 2.4 MB, a stream was a seventh faster and read 61 times the bytes.
+# A request counts as at most so many bytes, since bytes also cost money. With members of 1 MB, where a request took as
+# long as 2.4 MB, a stream was a seventh faster and read 61 times the bytes.
 _MOST_REQUEST_BYTES = 1 << 20
-# The limit grows, in proportion, only if shards are so few that this many requests per shard would sit idle.
+# The limit grows, in proportion, only if so many requests for each of few shards would be idle.
 _IDLE_REQUESTS = 8
 
 _SMALL_BYTES = 64 << 10  # up to this size latency dominates the time of a request, beyond it throughput
 _WEIGHT = 1 / 16  # of the newest measurement
-_OUTLIER = 4.0  # times the usual: longer measurements are clipped to this
-_FADING = 15 / 16  # factor by which earlier costs fade with each request of the format
-_CLEARLY = 0.8  # the way changes if the other one costs less than this fraction of it
+_OUTLIER = 4.0  # times the usual: longer measurements are clipped
+_FADING = 15 / 16  # factor for earlier costs at each request of the format
+_CLEARLY = 0.8  # the way changes if the other way costs less than this fraction
 
 
 class ReadCosts:
     """Estimated costs of requests to one store and of bytes from it; shared by all scans from this store.
 
-    Threads may report measurements at the same time; one of the two can then be lost, which does no harm.
+    Threads may report measurements at the same time; if one is lost, that does no harm.
 
     >>> ReadCosts(request_seconds=0.02, byte_seconds=1 / 50e6).request_bytes()
     1000000
@@ -50,8 +49,8 @@ class ReadCosts:
             self.request_seconds += _WEIGHT * (min(own, _OUTLIER * self.request_seconds) - self.request_seconds)
         else:
             # At least a tenth counts for the bytes, since the latency is not known exactly.
-            each = max(seconds - self.request_seconds, seconds / 10) / num_bytes
-            self.byte_seconds += _WEIGHT * (min(each, _OUTLIER * self.byte_seconds) - self.byte_seconds)
+            byte_seconds = max(seconds - self.request_seconds, seconds / 10) / num_bytes
+            self.byte_seconds += _WEIGHT * (min(byte_seconds, _OUTLIER * self.byte_seconds) - self.byte_seconds)
 
     def request_bytes(self, num_at_once: int = 1) -> int:
         """Return the bytes that ``num_at_once`` parallel requests read in the time of one more request."""
@@ -62,9 +61,9 @@ class ReadCosts:
 class CostComparison:
     """Running comparison of the two ways to read one shard; ``streams`` is True while a stream is the cheaper one.
 
-    ``num_at_once`` is the number of requests that a stream of this shard may have in flight; headers are read one after
-    another, since each says where the next one lies, unless walks from guessed starts read ahead. Old costs fade, so a
-    shard whose members change in size is read one way here and the other way there. Costs are counted in bytes.
+    A stream of this shard may have ``num_at_once`` requests in flight. Headers are read one after another, since each
+    points to the next, unless walks from guessed starts read ahead. Old costs fade, so different parts of a shard may
+    be read in different ways. Costs are counted in bytes.
     """
 
     def __init__(self, costs: ReadCosts, num_bytes: int, *, num_at_once: int = 1) -> None:
@@ -74,13 +73,13 @@ class CostComparison:
         # A shard that takes no longer as a whole than one more request is read as a whole.
         self.streams = self.streams or num_bytes <= costs.request_bytes(num_at_once)
 
-    def asked(self, first_byte: int, end_byte: int, *, headers_at_once: bool = False) -> None:
-        """Record a range that the format asked for, and decide again; O(1).
+    def record(self, first_byte: int, end_byte: int, *, headers_at_once: bool = False) -> None:
+        """Record a range that the format reads, and decide again; O(1).
 
-        With ``headers_at_once`` headers are read by as many requests at a time as a stream would have.
+        With ``headers_at_once``, headers are read by as many requests at a time as a stream.
         """
         request_bytes = self._costs.request_bytes(1 if headers_at_once else self._num_at_once)
-        # Either way begins with a request, and jumping far back takes another.
+        # Either way begins with a request, and a jump far back takes another.
         is_jump = self._reached == 0 or first_byte < self._end - REACH_BYTES
         stream = end_byte - (first_byte if is_jump else min(first_byte, self._end))
         if is_jump:

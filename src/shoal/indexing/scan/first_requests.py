@@ -1,8 +1,7 @@
-"""The first requests of a scan, which tell how it goes on: from header to header, through all bytes, or by a footer.
+"""The first requests of a scan, which show the rest of it: from header to header, through all bytes, or by a footer.
 
-The scan of the format itself is begun and given up after a few ranges, so this works for every format, known or not.
-Counted is what a scan from a remote store would request at the usual costs of one, not at measured ones: so two
-machines that look at the same shard find the same.
+The scan of the format begins and gives up after a few ranges, so this works for every format. A scan decides by the
+usual costs of a remote store, not by measured costs: so all machines that probe a shard agree.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from shoal.indexing.scan.speculative_reads import NO_WALKS, WalkPlan, Walks
 from shoal.storage.store_protocol import Store
 
 MOST_REQUESTS = 8
-"""Requests that are made for one shard, one after another; of a file, 64 reads."""
+"""Most requests for one shard, one after another; for a file, 64 reads."""
 _MOST_READS = 64
 _MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRequests:
-    """The beginning of a scan: the requests and bytes by which it came to ``reached_bytes`` of its shard.
+    """The beginning of a scan: its requests and bytes up to ``reached_bytes`` of its shard.
 
-    ``is_whole`` is True if it came to its end. ``streams`` is True if the shard is read in large requests from the
-    beginning, or if that is cheaper than going on like this. ``request_seconds`` is the median time of a request; 0 if
-    there was none. ``walks`` are those that would read ahead of the rest of the scan.
+    ``is_whole`` is True if the scan came to its end. ``streams`` is True if large requests for all bytes are cheaper
+    than going on. ``request_seconds`` is the median time of a request; 0 without requests. ``walks`` would read ahead
+    of the rest of the scan.
     """
 
     num_requests: int
@@ -52,11 +51,11 @@ def first_requests(
     *,
     num_at_once: int,
 ) -> list[FirstRequests]:
-    """Begin the scans of some shards, all at the same time, and return what each requested.
+    """Begin the scans of some shards, all at the same time, and return their first requests.
 
-    At most 8 requests and 4 MiB are read of each. ``num_at_once`` is the number of requests that a stream of one of
-    these shards may have in flight. A shard that cannot be scanned is taken for one that is read whole. Raises
-    `StorageError`: bytes could not be read.
+    At most 8 requests and 4 MiB are made for each shard. A stream of one of these shards may have ``num_at_once``
+    requests in flight. A shard that cannot be scanned counts as read whole. Raises `StorageError`: bytes could not be
+    read.
     """
 
     def begin(task: ScanTask) -> FirstRequests:
@@ -71,7 +70,7 @@ def first_requests(
 
 
 class _EnoughError(Exception):
-    """The end of a look."""
+    """The end of a probe."""
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class _Beginning:
                 raise
             is_whole = False
         num_requests, read_bytes, reached_bytes = len(self.seconds), self.read_bytes, self.reached_bytes
-        # What a scan prefers at its end says nothing if it has been shorter than a look.
+        # The preference of a scan at its end means nothing if the scan was shorter than a probe.
         streams = is_small or (not is_whole and (self.comparison.streams or not reached_bytes))
         request_seconds = statistics.median(self.seconds) if self.seconds else 0.0
         return FirstRequests(num_requests, read_bytes, reached_bytes, is_whole, streams, request_seconds, self.walks)
@@ -113,10 +112,10 @@ class _Beginning:
         """Return the bytes ``[first_byte, end_byte)`` of the shard, or give up."""
         if first_byte == end_byte:
             return b""
-        would_pay = self.plan.asked(first_byte, end_byte)
+        would_pay = self.plan.record(first_byte, end_byte)
         self.walks = self.walks if self.walks.num_walks else self.plan.expected(first_byte)
-        self.comparison.asked(first_byte, end_byte, headers_at_once=would_pay or self.walks.num_walks > 0)
-        self.reached_bytes = first_byte  # and not the farthest: some formats read their end first
+        self.comparison.record(first_byte, end_byte, headers_at_once=would_pay or self.walks.num_walks > 0)
+        self.reached_bytes = first_byte  # not the farthest byte: some formats read their end first
         at, data = self.held
         if not at <= first_byte <= end_byte <= at + len(data):
             at, data = self.held = first_byte, self._fetched(first_byte, end_byte)

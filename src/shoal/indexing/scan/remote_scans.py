@@ -1,9 +1,9 @@
-"""Scanning of remote shards: in threads, through requests for single headers or through a stream of all bytes.
+"""Scanning of remote shards in threads, through requests for single headers or through a stream of all bytes.
 
-A scan asks for the bytes it needs, mostly in ascending order, and knows nothing of distance. `ScanReading` serves each
-request from what was read before or reads it from the store, whichever way `shoal.indexing.scan.costs` finds cheaper at
-the moment. Most of the time is spent waiting for responses, and the headers of a shard are read one after another, so
-many shards are scanned in parallel. If they are few, `shoal.indexing.scan.speculative_reads` are in flight as well.
+A scan reads the bytes that it needs, mostly in ascending order, and knows nothing of distance. `ScanReading` has them
+from earlier reads, or reads them in the way that `shoal.indexing.scan.costs` finds cheaper now. Scans mostly wait for
+responses, and the headers of a shard are read one after another, so many shards are scanned in parallel. For few
+shards, `shoal.indexing.scan.speculative_reads` are in flight as well.
 """
 
 from __future__ import annotations
@@ -29,24 +29,20 @@ from shoal.storage.retry import RetryControl, StoppedError, current_retry_contro
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets
 
-# Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.
+# Size of a request of a stream: so large that latency costs little, and so small that 32 stay below 100 MB.
 BLOCK_BYTES = 2 << 20
 
 NUM_REQUESTS = 32
-"""Requests in flight at a time, and so the most shards that are scanned in parallel."""
-_NUM_REQUESTS_ALONE = 4  # in flight for a shard that is scanned on its own
+"""Most requests in flight, and so the most shards that are scanned in parallel."""
+_NUM_REQUESTS_ALONE = 4  # in flight for a shard that is scanned alone
 _LOOK_SECONDS = 0.5
 
 _Answer = tuple[ScanTask, ShardScan | Exception | int]
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(slots=True)
 class ScanTraffic:
-    """Traffic of finding samples: requests made, bytes read, and the total bytes of the shards scanned."""
+    """Traffic of scans: requests, bytes read, and the bytes of all scanned shards."""
 
     num_requests: int = 0
     read_bytes: int = 0
@@ -54,9 +50,9 @@ class ScanTraffic:
     num_retries: int = 0
 
     def add(self, other: ScanTraffic) -> None:
-        """Add what other reads took."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        """Add the traffic of other scans."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def __str__(self) -> str:
         what = "headers only" if 2 * self.read_bytes < self.shard_bytes else "payloads too"
@@ -68,7 +64,7 @@ class ScanTraffic:
 class ScanReads:
     """Requests of scans to one store: measured, counted, and refused once ``stopping`` is set. Thread-safe.
 
-    ``control`` is that of their retries; by default the pauses between these end when ``stopping`` is set.
+    ``control`` controls retries; by default their pauses end once ``stopping`` is set.
     """
 
     def __init__(
@@ -100,10 +96,10 @@ class ScanReads:
         return data
 
     def take_traffic(self) -> ScanTraffic:
-        """Return the traffic so far, and begin again from none."""
+        """Return the traffic so far, and begin again from zero."""
         with self._lock:
-            taken, self.traffic = self.traffic, ScanTraffic()
-        return taken
+            traffic, self.traffic = self.traffic, ScanTraffic()
+        return traffic
 
     def _retried(self, _: StorageError) -> None:
         with self._lock:
@@ -123,17 +119,16 @@ class _Block(NamedTuple):
         return memoryview(data)[max(0, first_byte - self.first_byte) : end_byte - self.first_byte]
 
     def cancel(self) -> None:
-        """Cancel the request if it has not begun, since its bytes are not needed."""
+        """Cancel the request if it has not begun."""
         if isinstance(self.data, Future):
             self.data.cancel()
 
 
 class ScanReading:
-    """Callable that reads one shard for `Format.scan`.
+    """Callable that reads one shard for `Format.scan`, in any order; reading forward is fastest.
 
-    ``threads`` run the requests of a stream, of which about ``num_at_once`` are in flight beyond the range asked for;
-    or the walks that read headers ahead, if ``format`` can guess where they may start. Ranges may be asked for in any
-    order; reading forward is fastest.
+    ``threads`` run the requests of a stream, about ``num_at_once`` beyond the requested range; or the walks that read
+    headers ahead, if ``format`` can guess their starts.
     """
 
     def __init__(
@@ -161,8 +156,8 @@ class ScanReading:
         if first_byte == end_byte:
             return b""
         ahead = self._ahead
-        headers_at_once = ahead is not None and ahead.asked(first_byte, end_byte)
-        self._comparison.asked(first_byte, end_byte, headers_at_once=headers_at_once)
+        headers_at_once = ahead is not None and ahead.record(first_byte, end_byte)
+        self._comparison.record(first_byte, end_byte, headers_at_once=headers_at_once)
         blocks = self._blocks
         while blocks and blocks[0].end_byte <= first_byte:
             blocks.popleft().cancel()
@@ -188,7 +183,7 @@ class ScanReading:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Drop all that was read or is in flight."""
+        """Drop all bytes and requests."""
         if self._ahead is not None:
             self._ahead.close()
         self._drop_blocks()
@@ -200,9 +195,9 @@ class ScanReading:
 
 @contextmanager
 def reading_one(store: Store, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
-    """Yield a function that reads one shard on its own, local or remote; no thread is left at the end.
+    """Yield a function that reads one shard alone, local or remote; no thread is left at the end.
 
-    Requests are retried like others of the calling thread (`shoal.storage.retry.retry_control`).
+    Requests are retried like all requests of the calling thread (`shoal.storage.retry.retry_control`).
     """
     if store.reads_ahead:
         yield partial(store.read_range, path)
@@ -222,16 +217,15 @@ def scan_in_threads(
     reads: ScanReads,
     *,
     on_progress: Callable[[ScanTask, int], None],
-    on_wait: Callable[[], None] = _nothing,
+    on_wait: Callable[[], None] = lambda: None,
     num_requests: int = NUM_REQUESTS,
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard through ``reads``, and yield the scans in the order in which they finish.
 
-    ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done, and ``on_wait``
-    while nothing comes; either may raise, to end the scans. When the iteration ends, for whatever reason, no thread is
-    left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
-
-    Raises `ShardError`: a shard cannot be parsed; `StorageError`: bytes could not be read.
+    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard, and ``on_wait`` while
+    nothing comes; either may raise, to end the scans. At any end of the iteration, no thread is left. Memory: at most 3
+    blocks of 2 MiB for each of ``num_requests``. Raises `ShardError`: a shard cannot be parsed; `StorageError`: bytes
+    could not be read.
     """
     side_by_side = min(num_requests, len(tasks))
     answers = answers_in_threads(
@@ -254,12 +248,11 @@ def answers_in_threads(
     *,
     side_by_side: int,
     num_requests: int,
-    on_wait: Callable[[], None] = _nothing,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> Generator[_Answer]:
-    """Scan shards through ``reads``, so many of them side by side, and yield for each what comes of it.
+    """Scan shards through ``reads``, several side by side; yield the bytes done of a shard, its scan, or its error.
 
-    That is the number of bytes that are done, now and then, and in the end the scan or an error. Threads take the tasks
-    from the iterator, which must bear that. When the iteration ends, for whatever reason, no thread is left.
+    Several threads take tasks from the iterator. At any end of the iteration, no thread is left.
     """
     if not side_by_side:
         return
@@ -286,16 +279,16 @@ def answers_in_threads(
         left = side_by_side
         while left:
             try:
-                found = answers.get(timeout=_LOOK_SECONDS)
+                answer = answers.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 on_wait()
                 continue
-            if found is None:
+            if answer is None:
                 left -= 1
                 continue
-            if isinstance(found[1], ShardScan):
-                reads.traffic.shard_bytes += found[0].num_bytes
-            yield found
+            if isinstance(answer[1], ShardScan):
+                reads.traffic.shard_bytes += answer[0].num_bytes
+            yield answer
     finally:
         # Also on Ctrl-C, and if the consumer stops early.
         reads.stopping.set()

@@ -1,4 +1,4 @@
-"""The keys of samples, as far as they can be had without reading samples: from names of files, or from tar headers."""
+"""The keys of samples without reading samples: from the names of files, or from tar headers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from shoal.indexing.scan.remote_scans import reading_one
 
 
 def sample_keys(opened: Opened) -> Iterator[list[str]]:
-    """Yield the keys of all samples by id, in lists of any length; for tar shards at the cost of indexing one by one.
+    """Yield the keys of all samples by id, in lists of any length; tar shards cost as much as indexing them one by one.
 
-    Raises
-    ------
-    UsageError
-        Keys of this format are not in headers.
-    ShardError, StorageError
-        A shard is not the one that was indexed, or cannot be read.
+    Raises `UsageError`: keys of this format are not in headers; `ShardError`: a shard has changed; `StorageError`: it
+    cannot be read.
     """
     index, costs = opened.index, ReadCosts()
     if isinstance(opened.format, Folder):

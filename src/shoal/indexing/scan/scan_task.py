@@ -1,4 +1,4 @@
-"""The scan of one shard of a build, wherever it runs: in this process, a worker process or a thread."""
+"""The scan of one shard of a build, in this process, a worker process or a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROGRESS_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One shard to be scanned."""
+    """One shard for a scan."""
 
     number: int
     name: str
@@ -37,10 +37,10 @@ def scan_shard(
     on_progress: Callable[[int], None],
     is_local: bool = True,
 ) -> ShardScan:
-    """Scan a shard through ``read``; ``on_progress`` is called twice a second at most, with the bytes that are done.
+    """Scan a shard through ``read``; call ``on_progress`` with the bytes done, at most twice a second.
 
-    ``read_range`` reads a range of any object. With ``is_local``, where small reads are cheap, an index of another
-    tool is compared with the shard at more positions.
+    ``read_range`` reads a range of any object. With ``is_local``, small reads are cheap, so an index of another tool is
+    compared with the shard at more positions.
     """
     next_seconds = time.monotonic() + _PROGRESS_SECONDS
 

@@ -1,8 +1,7 @@
 """A process that scans shards for `shoal.indexing.build`: tasks arrive on stdin, scans leave on stdout.
 
-It is started with ``python -m`` and not by multiprocessing, which would import the user's script again (and run it
-again if it has no ``__main__`` guard), or fork a process that may have threads and connections.
-It ends when its stdin does, or when its parent is gone.
+``python -m`` starts it, not multiprocessing, which would import the user's script again (and run it again without a
+``__main__`` guard), or fork a process with threads and connections. It ends with its stdin or its parent.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ def main() -> int:
     # Output printed by a library must not mix with the results.
     sys.stdout = sys.stderr
     frame = read_frame(pipe)
-    if frame is None or frame[0]["parent"] != os.getppid():  # it was gone before this process could watch it
+    if frame is None or frame[0]["parent"] != os.getppid():  # the parent ended before this process could watch it
         return 0
     common = frame[0]
-    # For the package that brings a format. Appended: a json.py in the user's directory must not become ours.
+    # For packages with formats. Appended: a json.py in the user's directory must not shadow the library's.
     sys.path += [entry for entry in common["path"] if entry not in sys.path]
     scan_all = _scan_files if common["store"] is None else partial(_scan_objects, store=common["store"])
     try:
@@ -52,7 +51,7 @@ def main() -> int:
 
 
 class _Tasks(Iterator[ScanTask]):
-    """The tasks that arrive, for any number of threads."""
+    """The arriving tasks, for any number of threads."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
@@ -83,15 +82,15 @@ def _scan_files(tasks: _Tasks, format: Format, _: int, answers: IO[bytes]) -> No
 
 
 def _scan_objects(tasks: _Tasks, format: Format, num_at_once: int, answers: IO[bytes], *, store: str) -> None:  # noqa: A002
-    """Scan objects in a store side by side. After an error, this waits for the parent to end it."""
+    """Scan objects in a store side by side. After an error, wait for the parent to end this process."""
     reads = ScanReads(pickle.loads(bytes.fromhex(store)))  # noqa: S301  # of the parent, through its own pipe
-    found = answers_in_threads(tasks, format, reads, side_by_side=num_at_once, num_requests=num_at_once)
-    for task, answer in found:
+    results = answers_in_threads(tasks, format, reads, side_by_side=num_at_once, num_requests=num_at_once)
+    for task, answer in results:
         _answer(answers, task, answer, traffic=asdict(reads.take_traffic()))
 
 
 def _answer(answers: IO[bytes], task: ScanTask, answer: ShardScan | Exception | int, **more: Any) -> None:
-    """Send what there is to say about a task: the bytes that are done, its scan, or an error."""
+    """Send the bytes done of a task, its scan, or an error."""
     about = {"number": task.number, **more}
     if isinstance(answer, ShardScan):
         write_frame(answers, {"kind": "scan", **about}, answer)

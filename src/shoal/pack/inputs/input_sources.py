@@ -13,7 +13,7 @@ import numpy as np
 from shoal.errors import SourceError, StorageError, UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, refuse_strays
 from shoal.formats.metadata.splits import splits_in_names
-from shoal.indexing.folder_classes import classes_of_folder
+from shoal.indexing.described_folder import classes_of_folder
 from shoal.pack.inputs.dedup_pass import without_equal_contents
 from shoal.pack.inputs.duplicates import check_dedup
 from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, file_inputs, manifest_inputs

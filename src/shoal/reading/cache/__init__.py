@@ -1,1 +1,1 @@
-"""Pieces that are too large for the window: spilled decoded, or refused."""
+"""WHAT IS KEPT ON THE DISK OF THIS MACHINE? Ranges of shards, and chunks too large for the window, decoded."""

@@ -16,6 +16,7 @@ from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.cache.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.memory_division import local_ranks
 from shoal.reading.schedule.units import UnitRead
 from shoal.storage.chunk_cache.cache_status import record_chunk_cache
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
@@ -27,49 +28,43 @@ _SPILLED_BY_DECODED = 1.1  # size of a spill file per decoded byte: it also has 
 _KEYS = ("directory", "budget", "keep")
 
 
-def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
-    """Create the cache that ``cache=`` asks for: none, a path, True, or a dict of directory, budget and keep.
+def chunk_cache_of(cache: Any, *, dataset: str) -> ChunkCache | None:
+    """Create the cache for the argument ``cache=``: None, a path, True, or a dict of directory, budget and keep.
 
-    Raises
-    ------
-    UsageError
-        ``cache=`` is something else, or the directory cannot be used.
+    Raises `UsageError`: the argument is something else, or the directory cannot be used.
     """
-    if asked is None or asked is False:
+    if cache is None or cache is False:
         return None
-    given = _given(asked)
-    budget = given.get("budget")
+    settings = _settings(cache)
+    budget, directory = settings.get("budget"), settings.get("directory")
     budget_bytes = None if budget is None else parse_bytes(budget, 'cache["budget"]')
-    directory = given.get("directory")
     if isinstance(directory, str) and scheme_of(directory):
         msg = f"cache= is a directory of this machine; got {without_secrets(directory)}"
         raise UsageError(msg, hint='for example cache="/nvme/cache"')
-    if directory is None:  # a temporary place, kept only as long as the run lasts
+    keep = settings.get("keep", directory is not None)  # a temporary directory lasts as long as the run
+    if directory is None:
         budget_bytes = budget_bytes or _SHARING_BYTES
         directory = shared_directory(budget_bytes)
-        keep = given.get("keep", False)
-    else:
-        keep = given.get("keep", True)
-    cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep)
-    record_chunk_cache(cache.path)
-    return cache
+    chunk_cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep)
+    record_chunk_cache(chunk_cache.path)
+    return chunk_cache
 
 
-def _given(asked: Any) -> Mapping[str, Any]:
-    if asked is True:
+def _settings(cache: Any) -> Mapping[str, Any]:
+    if cache is True:
         return {}
-    if isinstance(asked, str | os.PathLike) and os.fspath(asked):
-        return {"directory": asked}
-    if isinstance(asked, Mapping):
-        if unknown := [key for key in asked if key not in _KEYS]:
+    if isinstance(cache, str | os.PathLike) and os.fspath(cache):
+        return {"directory": cache}
+    if isinstance(cache, Mapping):
+        if unknown := [key for key in cache if key not in _KEYS]:
             msg = f"cache= has {', '.join(map(repr, unknown))}; it may have {', '.join(map(repr, _KEYS))}"
             raise UsageError(msg, hint=did_you_mean(unknown[0], _KEYS).rstrip())
-        if not isinstance(asked.get("keep", True), bool):
-            raise UsageError(f'cache["keep"] is True or False; got {asked["keep"]!r}')
-        directory = asked.get("directory")
+        if not isinstance(cache.get("keep", True), bool):
+            raise UsageError(f'cache["keep"] is True or False; got {cache["keep"]!r}')
+        directory = cache.get("directory")
         if directory is None or (isinstance(directory, str | os.PathLike) and os.fspath(directory)):
-            return asked
-    msg = f"cache= is a directory, True, or a dict; got {asked!r}"
+            return cache
+    msg = f"cache= is a directory, True, or a dict; got {cache!r}"
     raise UsageError(msg, hint='for example cache={"directory": "/nvme/cache", "budget": "200GiB"}')
 
 
@@ -78,9 +73,9 @@ def read_cached(
 ) -> bytes:
     """Return the bytes at ``byte_range`` (shard, first byte, end byte) from the cache, else from ``fetch``.
 
-    With ``again`` they are fetched anew and replace those in the cache. The shard must have been checked: bytes are
-    cached for the version of the shard that this process saw. Bytes of shards without a version are never cached, since
-    nothing would tell when they are stale.
+    With ``again``, fetch the bytes anew and replace them in the cache. The caller checks the shard before: bytes are
+    cached for the version that this process saw. A shard without a version is never cached, since nothing tells when
+    its bytes are stale.
     """
     cache = opened.cache
     if cache is None:
@@ -109,36 +104,31 @@ def range_key(opened: Opened, byte_range: tuple[int, int, int]) -> str:
 def expect_windows(
     opened: Opened, resolved: ResolvedOrder, world_size: int, memory_limit_bytes: int | None = None
 ) -> None:
-    """Tell the cache how many bytes the windows of this machine's ranks hold at a time.
+    """Tell the cache how many bytes the windows of the ranks on this machine hold at a time.
 
-    Raises
-    ------
-    UsageError
-        The budget of the cache is smaller.
+    Raises `UsageError`: the budget of the cache is smaller.
     """
     if opened.cache is None:
         return
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
+    num_local = local_ranks(world_size)
     table = resolved.chunks
     chunks = min(resolved.order.parameters.get("chunks", 0), len(table))
     window_bytes = chunks * resolved.index.num_bytes / max(1, len(table))
     largest_bytes = 0.0
-    if resolved.spills:  # spilled chunks are in the cache decoded
-        stored, is_spilled = table.end_byte - table.first_byte, too_large(resolved, memory_limit_bytes)
-        if opened.store.reads_ahead:  # those of a remote store are there as stored, too; local ones are not
-            stored = np.zeros_like(stored)
-        decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)
-        window_bytes += chunks * float(decoded.sum()) / max(1, len(table))
-        # Two of the largest may be in use at a time, however rare they are.
-        largest_bytes = float(np.sort(decoded)[-2:].sum()) * world_size / ranks_here
+    if resolved.spills:  # the cache has spilled chunks decoded, and from a remote store as stored, too
+        stored = 0 if opened.store.reads_ahead else table.end_byte - table.first_byte
+        spilled = table.decoded_bytes * _SPILLED_BY_DECODED + stored
+        spilled_bytes = np.where(too_large(resolved, memory_limit_bytes), spilled, 0)
+        window_bytes += chunks * float(spilled_bytes.sum()) / max(1, len(table))
+        # The two largest may be in use at a time, however rare they are.
+        largest_bytes = float(np.sort(spilled_bytes)[-2:].sum()) * world_size / num_local
         window_bytes = max(window_bytes, largest_bytes)
     try:
-        opened.cache.expect(math.ceil(window_bytes * ranks_here / world_size))
+        opened.cache.expect(math.ceil(window_bytes * num_local / world_size))
     except UsageError as error:
         if largest_bytes:
-            here_bytes = math.ceil(largest_bytes * ranks_here / world_size)
-            error.hint += f"; of that, the largest chunks take {here_bytes:,}, decoded, whatever the window: "
+            local_bytes = math.ceil(largest_bytes * num_local / world_size)
+            error.hint += f"; the largest chunks alone take {local_bytes:,} of that, decoded, at any window size: "
             error.hint += "`shoal repack` makes smaller row groups or shards"
         raise
 
@@ -147,7 +137,7 @@ def cache_counts(caches: Iterable[ChunkCache | None], of_workers: dict[str, int]
     """Return the counts of caches for `Dataset.stats`, of this process and its workers; empty if there is no cache."""
     distinct = {id(cache): cache for cache in caches if cache is not None}.values()
     counts = [*map(_own_counts, distinct), of_workers or {}]
-    return {name: sum(each.get(name, 0) for each in counts) for name in dict.fromkeys(itertools.chain(*counts))}
+    return {name: sum(count.get(name, 0) for count in counts) for name in dict.fromkeys(itertools.chain(*counts))}
 
 
 def _own_counts(cache: ChunkCache) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Chunks that are too large for the window and of which no sample can be read alone: spilled decoded, or refused.
+"""Chunks that are too large for the window, if no sample can be read alone: spilled decoded, or refused.
 
 Examples are row groups, record batches and compressed shards. A window holds at least two chunks of the mean size, so
-only uneven ones are too large; if chunks can be spilled, possibly all of them.
+only uneven chunks are too large; if chunks can be spilled, possibly all.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PART_OF_LIMIT = 8  # a chunk larger than the memory limit divided by this is to
 def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_bytes: int = 0) -> NDArray[np.bool_]:
     """Return True for chunks that take more than half of the window, or an eighth of the limit; shape (num_chunks,).
 
-    The window may be exceeded by ``slack_bytes``, and excludes none if it has room for the whole dataset; chunks of a
-    single sample, which cannot be split, are never too large.
+    ``slack_bytes`` more than half are allowed. No chunk is too large for a window that holds the whole dataset, nor a
+    chunk of a single sample, which cannot be split.
     """
     chunk_bytes, window_bytes = resolved.chunks.decoded_bytes, _window_bytes(resolved)
     most_bytes = largest_bytes = int(chunk_bytes.max(initial=0))
@@ -38,29 +38,24 @@ def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_
 
 
 def _window_bytes(resolved: ResolvedOrder) -> int:
-    """Return the bytes of the window: those asked for or, if more, those of its chunks; 0 without a window.
+    """Return the requested bytes of the window or, if more, the bytes of its chunks; 0 without a window.
 
-    A state fixes the number of chunks, whatever bytes are asked for. If chunks are spilled, two may be much larger than
-    the window, so there what was asked for decides.
+    A state fixes the number of chunks but not the requested bytes. Two spilled chunks may be much larger than the
+    window, so the request decides if chunks are spilled.
     """
-    chunk_bytes, asked_bytes = resolved.chunks.decoded_bytes, resolved.window_bytes
-    if resolved.spills and asked_bytes is not None:
-        return asked_bytes
+    chunk_bytes, requested_bytes = resolved.chunks.decoded_bytes, resolved.window_bytes
+    if resolved.spills and requested_bytes is not None:
+        return requested_bytes
     of_chunks = int(resolved.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(chunk_bytes) else 0
-    return max(asked_bytes or 0, of_chunks)
+    return max(requested_bytes or 0, of_chunks)
 
 
 def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes: int | None) -> None:
-    """Raise if a chunk would make the window exceed the bytes that were asked for by more than half.
+    """Raise `UsageError` if a chunk would make the window exceed its requested bytes by more than half.
 
-    While the largest chunk is in use, the others of the window are of the mean size: so it may exceed the mean by half
-    of the window. Not applied if samples can be read alone or chunks are spilled; nor with a memory limit, which has
-    rules of its own.
-
-    Raises
-    ------
-    UsageError
-        A chunk is larger; the hint names the smallest window that has room for it.
+    While the largest chunk is in use, the other chunks of the window have the mean size. So a chunk may exceed the mean
+    by half of the window. The rule does not apply if samples can be read alone or chunks are spilled, nor with a memory
+    limit, which has its own rules. The hint of the error names the smallest window with room for the chunk.
     """
     index = resolved.index
     is_shared = index.sample_bytes is None and not isinstance(resolved.units, RecordUnits)
@@ -82,15 +77,15 @@ def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes
 
 
 def _exceeds(resolved: ResolvedOrder) -> bool:
-    """Return True if some chunk is too large for the window that was asked for, beside others of the mean size."""
+    """Return True if some chunk is too large for the requested window, beside chunks of the mean size."""
     mean_bytes = resolved.chunks.decoded_bytes.mean()
     return resolved.window_bytes is not None and bool(too_large(resolved, None, slack_bytes=int(mean_bytes)).any())
 
 
 def _smallest_window(resolved: ResolvedOrder, chunk_bytes: int) -> int:
-    """Return the bytes, whole MiB, of a window with room for the largest chunk, as chunks may grow with the window.
+    """Return the bytes, in whole MiB, of the smallest window with room for the largest chunk.
 
-    One with room for the whole dataset always fits, so this ends.
+    Chunks may grow with the window, so windows are tried. A window with room for the whole dataset always fits.
     """
     window_bytes = int(2 * (chunk_bytes - resolved.chunks.decoded_bytes.mean()))
     while True:

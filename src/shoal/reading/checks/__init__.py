@@ -1,1 +1,1 @@
-"""ARE THESE THE BYTES THAT WERE INDEXED? Verified reads, and what is lost when they are not."""
+"""ARE THESE THE INDEXED BYTES? Verified reads, and the samples that are lost to damage."""

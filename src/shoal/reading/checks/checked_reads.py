@@ -1,4 +1,4 @@
-"""Reading of one unit: its bytes, verified if they come from a remote store, and the samples in them."""
+"""Reading of one unit: its bytes, which are verified if they come from a remote store, and its samples."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import UnitRead, starts_in
 from shoal.storage.retry import describe_read, retried, unwrap_retries
 
-# Bytes that are wrong in the same way every time are corrupt in the store, and retrying would only hide it. Those that
-# are wrong in a different way each time are damaged in transit, and retried until the deadline like any failed request.
+# Bytes that are wrong in the same way every time are corrupt in the store, and retries would only hide it. Bytes that
+# are wrong in different ways are damaged in transit, and retried until the deadline like any failed request.
 _MOST_MISMATCHES = 5
 MOST_PARSES = 3
 _MOST_SCANS = 3
@@ -49,17 +49,10 @@ def read_unit(
 ) -> bytes:
     """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled.
 
-    Requests to a remote store are counted in ``stats``; reads of local files are counted by their readers.
-
-    With ``verify`` they are compared with the checksums of the extents in them: those of a remote store were when they
-    arrived, perhaps long ago if they are cached.
-
-    Raises
-    ------
-    ShardError
-        A checksum differs, or the shard is not the one that was indexed.
-    StorageError
-        The bytes could not be read.
+    ``stats`` counts requests to a remote store; the readers of local files count their reads. With ``verify``, compare
+    the bytes with the checksums of their extents. Bytes of a remote store were compared on arrival, perhaps long ago if
+    they are cached. Raises `ShardError`: a checksum differs, or the shard has changed; `StorageError`: the bytes could
+    not be read.
     """
     path, store = opened.paths[read.shard], opened.store
     if not store.reads_ahead:
@@ -94,17 +87,11 @@ def read_request(
 ) -> bytes:
     """Read bytes of a remote shard, with retries, and compare them with the checksums in the index.
 
-    They are written to the ``buffer``, if there is one and nobody else writes there, and b"" is returned: in place if
-    the store can, unless they come from a cache.
-
-    Raises
-    ------
-    ShardError
-        The bytes are not those that were indexed, at several attempts.
-    StorageError
-        The bytes could not be read before the deadline.
+    Write the bytes to the ``buffer`` and return b"", unless another thread writes there: in place if the store can and
+    there is no cache. Raises `ShardError`: the bytes differ from the index at several attempts; `StorageError`: the
+    bytes could not be read before the deadline.
     """
-    shard, first_byte, end_byte = place = request[:3]
+    shard, first_byte, end_byte = byte_range = request[:3]
     path, cache = opened.paths[shard], opened.cache if request.is_cached else None
     store, rule = unwrap_retries(opened.store)
     if again:
@@ -126,21 +113,21 @@ def read_request(
             store.distrust(path, first_byte, end_byte)
             stats.corrupt()
             num_mismatches[digest := crc32(read)] += 1
-            if stats.corrupt_in_store.get(place) == digest:  # known from another sample of these bytes
+            if stats.corrupt_in_store.get(byte_range) == digest:  # known from another sample of these bytes
                 num_mismatches[digest] = _MOST_MISMATCHES
             if num_mismatches[digest] >= _MOST_MISMATCHES:
-                stats.corrupt_in_store[place] = digest
+                stats.corrupt_in_store[byte_range] = digest
             raise _mismatch(opened, shard, wrong, num_mismatches[digest])
         if stats.corrupt_in_store:
-            stats.corrupt_in_store.pop(place, None)
+            stats.corrupt_in_store.pop(byte_range, None)
         return data if view is None else b""
 
     what = partial(describe_read, path, first_byte, end_byte)
     try:
         check_shard(opened, shard, stats)
-        # The deadline starts now, since this may wait for another process that gets no response either.
+        # The deadline starts now, since the cache may wait for another process that gets no response either.
         fetch = partial(retried, once, rule, what=what, began_seconds=time.monotonic())
-        data = fetch() if cache is None else read_cached(opened, place, fetch, again=again)
+        data = fetch() if cache is None else read_cached(opened, byte_range, fetch, again=again)
     except Exception as error:
         error.add_note(f"shoal: reading {what().removeprefix('read ')}")
         raise
@@ -151,12 +138,12 @@ def read_request(
 
 
 def can_fill(opened: Opened) -> bool:
-    """True if bytes of this dataset can be read into a buffer in place."""
+    """Return True if the store can read bytes of this dataset into a buffer in place."""
     return opened.cache is None
 
 
 def check_shard(opened: Opened, shard: int, stats: RequestStats) -> None:
-    """Check that the shard is the one that was indexed; retry if not, since a scan may also read damaged bytes."""
+    """Raise `ShardError` if the shard differs from its index; retry before, since a scan may read damaged bytes."""
     for _ in range(_MOST_SCANS - 1):
         try:
             return opened.check.check(shard, stats)
@@ -166,9 +153,9 @@ def check_shard(opened: Opened, shard: int, stats: RequestStats) -> None:
 
 
 def parse_again(opened: Opened, read: UnitRead, data: Buffer, stats: RequestStats) -> Records:
-    """Parse the samples in bytes that came from a remote store.
+    """Parse the samples in bytes from a remote store.
 
-    Bytes that cannot be parsed are read again before an error is raised: without checksums only the format notices
+    Bytes that cannot be parsed are read again before an error is raised: without checksums, only the format notices
     damage in transit.
     """
 
@@ -186,7 +173,7 @@ def parse_again(opened: Opened, read: UnitRead, data: Buffer, stats: RequestStat
 
 
 class _ReadAgain:
-    """Records that are read again when one of them cannot be parsed."""
+    """Records that are read again when a sample cannot be parsed."""
 
     __slots__ = ("_again", "_num_left", "_records")
 
@@ -228,8 +215,8 @@ def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches
     what = f"bytes [{first_byte}, {end_byte}) do not have the checksum in the index"
     name = opened.index.shard_names[shard]
     if num_mismatches < _MOST_MISMATCHES:
-        msg = f"{name}: {what}"
-        return StorageError(msg, hint="they were damaged on the way, or lie damaged", transient=True)
+        hint = "they were damaged on the way, or lie damaged"
+        return StorageError(f"{name}: {what}", hint=hint, transient=True)
     msg = f"{what}, at none of {num_mismatches} attempts, which all gave the same bytes"
     hint = "they lie damaged in the store, or the shard was written anew: restore it, or index it again"
     return ShardError(msg, shard=name, byte=first_byte, hint=hint)

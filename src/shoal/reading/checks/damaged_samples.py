@@ -1,14 +1,13 @@
-"""Salvage of the sound samples of a damaged unit: as few are lost as the format allows.
+"""Damaged samples: a damaged unit loses as few samples as its format allows, and the sound samples are salvaged.
 
-Whatever is wrong goes one way: a read or a parser raises `ShardError`, the unit is read again by extents and parsed by
-samples, and each sample that is lost all the same becomes `Damaged`, with the error that says why; so does one that a
-stage cannot decode (`shoal.pipeline.stages`). The quarantine (`shoal.pipeline.quarantine`) counts, lists and leaves out
-what is damaged. Without ``on_error="skip"`` the first error is raised instead.
+A read or a parser raises `ShardError`. The unit is then read again by extents and parsed by samples. Each lost sample
+becomes `Damaged`, with its error; so does a sample that a stage cannot decode (`shoal.pipeline.stages`). The quarantine
+(`shoal.pipeline.quarantine`) counts, lists and leaves out damaged samples. Without ``on_error="skip"`` the first error
+is raised.
 
-A sample is lost if its own bytes cannot be parsed, or have another checksum than the index; all samples of an extent
-are lost if only the extent has a checksum, or sample offsets are unknown. A shard that is not the one that was indexed,
-or bytes that cannot be read, are no damage of samples: every function here raises `ShardError` for the one, and
-`StorageError` for the other.
+A sample is lost if its own bytes cannot be parsed, or have another checksum than the index. All samples of an extent
+are lost if only the extent has a checksum, or if sample offsets are unknown. A changed shard is no damage of samples:
+every function raises `ShardError`. Bytes that cannot be read are none either: every function raises `StorageError`.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from shoal.stats.counters import Counters
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Placeholder for a sample that cannot be read, with the error that says why."""
+    """Placeholder for a sample that cannot be read, with its error."""
 
     error: Exception
 
 
 def _damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
-    """Return the error as damage, or raise if the shard as a whole is not the one that was indexed."""
+    """Return the error as damage; raise if the whole shard differs from its index."""
     opened.check.check(shard)
     return Damaged(error)
 
 
 def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records], stats: RequestStats) -> SalvagedRecords:
-    """Return the samples of a unit, some of them `Damaged`.
+    """Return the samples of a unit, or `Damaged` for a damaged sample.
 
-    ``records_of`` reads and parses it. If that fails, the extents of the unit are read again one by one; ``stats``
-    counts these requests.
+    ``records_of`` reads and parses the unit. If that fails, its extents are read again one by one, counted by
+    ``stats``.
     """
     records = SalvagedRecords(opened, read, stats)
     try:
@@ -69,7 +68,7 @@ def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records], s
 def salvage_one(
     opened: Opened, read: UnitRead, sample_id: int, error: ShardError, stats: RequestStats
 ) -> Sample | Damaged:
-    """Return a sample of a failed read if its own checksum shows that the fault lies elsewhere; else the damage."""
+    """Return a sample of a failed read if its checksum is right; else the damage."""
     damage = _damage_or_raise(opened, read.shard, error)
     if read.num_samples == 1:
         return damage
@@ -79,16 +78,16 @@ def salvage_one(
 
 
 def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage: Damaged) -> None:
-    """Lose the samples with wrong checksums in a unit that failed; all, if they have none or all are right.
+    """Append a failed unit: lose samples with wrong checksums; lose all if none has a checksum, or all are right.
 
-    A sample with the right checksum is the one that was indexed, whatever lies beside it.
+    A sample with the right checksum is sound, even beside damaged bytes.
     """
     if read.num_samples == 1 or not knows_records(opened.index, read):
         records.append(read, damage)
         return
     pieces = _smaller(opened, read)
     try:
-        # In two halves: a whole extent from a remote store would be verified on arrival, and rejected.
+        # In two halves: a whole extent from a remote store would be verified and rejected on arrival.
         halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
         parts = (half[0]._replace(end_byte=half[-1].end_byte) for half in halves)
         data = b"".join(read_unit(opened, part, stats=records.stats) for part in parts)
@@ -110,9 +109,9 @@ def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage
 
 
 def salvaged_sample(opened: Opened, sample_id: int, stats: RequestStats | None = None) -> Sample | Damaged:
-    """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum.
+    """Read one sample on its own, or return its damage; read its whole extent if only the extent has a checksum.
 
-    ``stats`` counts the requests; None for a sample that belongs to no stream.
+    ``stats`` counts the requests; None for a sample outside of streams.
     """
     counting = stats or RequestStats(Counters())
     read = extent_read(opened.index, extent_of(opened.index, sample_id))
@@ -127,16 +126,10 @@ def salvaged_sample(opened: Opened, sample_id: int, stats: RequestStats | None =
 
 
 def read_sample(opened: Opened, sample_id: int, stats: RequestStats | None = None, *, verifies: bool = False) -> Sample:
-    """Read one sample by id; with ``verifies`` its whole extent, if that has a checksum.
+    """Read one sample by id; with ``verifies`` its whole extent, if the extent has a checksum.
 
-    ``stats`` counts the requests; None for a sample that belongs to no stream.
-
-    Raises
-    ------
-    ShardError
-        The checksum differs, the bytes cannot be parsed, or the shard is not the one that was indexed.
-    StorageError
-        Bytes could not be read.
+    ``stats`` counts the requests; None for a sample outside of streams. Raises `ShardError`: the checksum differs, the
+    bytes cannot be parsed, or the shard has changed; `StorageError`: bytes could not be read.
     """
     stats = stats or RequestStats(Counters())
     if verifies and opened.index.extent_checksum is not None:
@@ -148,10 +141,7 @@ def read_sample(opened: Opened, sample_id: int, stats: RequestStats | None = Non
 
 
 class SalvagedRecords:
-    """Consecutive samples, with `Damaged` instead of each damaged one.
-
-    ``stats`` counts the requests for them; None for samples that belong to no stream.
-    """
+    """Consecutive samples, with `Damaged` in place of damaged samples; ``stats`` as in `read_sample`."""
 
     def __init__(self, opened: Opened, read: UnitRead, stats: RequestStats | None = None) -> None:
         self.stats = stats or RequestStats(Counters())
@@ -163,7 +153,7 @@ class SalvagedRecords:
         return self._num_samples
 
     def add(self, read: UnitRead, data: Buffer) -> None:
-        """Append the next samples, parsed from these bytes; if that fails, in smaller pieces."""
+        """Append the next samples, parsed from ``data``; if that fails, parse smaller pieces."""
         try:
             self.append(read, parse_unit(self._opened, read, data))
         except ShardError as error:
@@ -188,12 +178,12 @@ class SalvagedRecords:
             return self._alone(part, sample_id, error)
 
     def append(self, read: UnitRead, records: Records | Damaged) -> None:
-        """Append the next samples, or the damage that all of them have."""
+        """Append the next samples, or the damage of all of them."""
         self._parts.append(_Part(read, records))
         self._ends.append(read.first_sample + read.num_samples)
 
     def _alone(self, part: _Part, sample_id: int, error: ShardError) -> Sample | Damaged:
-        """Read and parse the sample by itself: the fault may be in another sample, or have arisen in transit."""
+        """Read and parse the sample alone: the fault may lie in another sample, or be damage in transit."""
         opened = self._opened
         if part.read.num_samples == 1 or opened.index.sample_bytes is None:
             return Damaged(error)
@@ -213,7 +203,7 @@ class _Part:
 
 
 def _smaller(opened: Opened, read: UnitRead) -> list[UnitRead]:
-    """Cut a read that cannot be parsed into its samples if the index has their offsets, else into its extents."""
+    """Cut a read into its samples if the index has their offsets, else into its extents."""
     if opened.index.sample_bytes is None:
         return _extents_of(opened, read)
     starts = starts_in(opened.index, read) or []

@@ -1,4 +1,4 @@
-"""Comparison of bytes with the checksums in the index, for extents and for single records."""
+"""Comparison of bytes with the checksums in the index, for extents and single samples."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ RECORD_CRCS = "record_crc32"
 """Column of an index with a CRC-32 of the bytes of each sample, for shards written by shoal."""
 
 FRAMES = "frames"
-"""Key in the metadata of such an index: by shard name, a CRC-32 of all bytes before and after the samples."""
+"""Key in the metadata of such an index: a CRC-32 of all bytes before and after the samples, by shard name."""
 
 
 def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memoryview) -> tuple[int, int] | None:
     """Return the byte range of the first extent whose checksum in ``data`` differs from the index; None if all match.
 
-    ``data`` begins at ``first_byte`` of the shard. Extents that it holds only in part are not checked, nor is anything
-    if the index has no checksums. O(log num_extents), and half a millisecond per megabyte, during which other threads
-    may run.
+    ``data`` begins at ``first_byte`` of the shard. Extents at its ends that are not complete are not checked; nothing
+    is checked if the index has no checksums. O(log num_extents), and half a millisecond per megabyte without the
+    interpreter lock.
     """
     if index.extent_checksum is None:
         return None
@@ -37,15 +37,15 @@ def wrong_extent(index: Index, shard: int, first_byte: int, data: bytes | memory
 
 
 def knows_records(index: Index, read: UnitRead) -> bool:
-    """True if the index has a checksum of each record of a read, and their offsets in its bytes."""
+    """Return True if the index has the checksum and the offset of each sample of a read."""
     starts = starts_in(index, read)
     return RECORD_CRCS in index.columns and starts is not None and starts[-1] == read.num_bytes
 
 
 def wrong_records(index: Index, read: UnitRead, data: bytes | memoryview) -> list[int]:
-    """Return the samples of a read whose checksums in ``data`` differ from the index, counted from its first sample.
+    """Return the numbers of the samples in a read whose checksums in ``data`` differ from the index.
 
-    Empty if the index has no checksums of records, or lacks their offsets in the data.
+    Empty if the index lacks the checksums or the offsets of samples.
     """
     starts = starts_in(index, read)
     if starts is None or not knows_records(index, read):

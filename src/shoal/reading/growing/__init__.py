@@ -1,1 +1,1 @@
-"""The growing order, resolved: segments in turn for the first epoch, and a window over all shards for later ones."""
+"""HOW IS A DATASET READ WHILE IT IS INDEXED? The first epoch in segments, later epochs in a window over all shards."""

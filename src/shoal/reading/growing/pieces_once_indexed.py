@@ -1,7 +1,7 @@
-"""The pieces of an epoch that is read while its shards are indexed: each has all segments that are indexed by then.
+"""The pieces of an epoch that is read while its shards are indexed: a stream goes on once the next segment is indexed.
 
-An order has the same samples at the same positions however many segments are known, so batches do not depend on where
-pieces end.
+A piece has all segments that are indexed. The order has the same samples at the same positions in any case, so batches
+do not depend on the ends of pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOTICED_SECONDS = 1.0
 
 
 class FirstSegments(NamedTuple):
-    """The first segments of a dataset: opened, in their order, and whether they are all."""
+    """The first segments of a dataset: opened, and in their order; the last ones if ``is_last``."""
 
     opened: Opened
     resolved: ResolvedSegments
@@ -33,7 +33,7 @@ class FirstSegments(NamedTuple):
 
     @property
     def last_segment(self) -> int:
-        """Number of the last of them."""
+        """Number of the last segment."""
         return len(self.resolved.borders) - 2
 
     @property
@@ -45,7 +45,7 @@ class FirstSegments(NamedTuple):
 class GrowingPieces(Pieces[ResolvedOrder]):
     """The pieces of the first epoch of a growing order.
 
-    ``segments_upto`` returns all segments that are indexed, and waits for the one with a position.
+    ``segments_upto`` returns all segments that are indexed, and waits for the segment with a position.
     """
 
     is_ready = False
@@ -61,7 +61,7 @@ class GrowingPieces(Pieces[ResolvedOrder]):
         growing.begin(piecewise.reader, piecewise.num_readers)
 
     def upto(self, position: int, *, read_before: int) -> Piece[ResolvedOrder]:
-        """Return all segments that are indexed, and the one with this position; count and tell how long that took."""
+        """Return all segments that are indexed, and the segment with this position; count the wait."""
         growing, segments, counters = self._growing, self._growing.segments, self._piecewise.counters
         began, num_made = time.perf_counter(), segments.num_made
         first = self._segments_upto(position, self._piecewise.is_stopped)
@@ -69,7 +69,7 @@ class GrowingPieces(Pieces[ResolvedOrder]):
         waited = time.perf_counter() - began
         counters.num_pieces += 1
         counters.index_wait_seconds += waited
-        counters.wait_seconds += waited  # for bytes of the storage, or the bottleneck would be the stages
+        counters.wait_seconds += waited  # counts as storage: else the stages would look like the bottleneck
         counters.num_indexed_segments = max(counters.num_indexed_segments, segments.num_made)
         if num_made and waited > _NOTICED_SECONDS:
             text = "waited %.1f s for the index of the next shards: indexing is slower than the stream; "
@@ -84,7 +84,7 @@ class GrowingPieces(Pieces[ResolvedOrder]):
         return self._segments_upto(MAX_POSITION, self._piecewise.is_stopped).piece
 
     def begun(self) -> None:
-        """Have more shards indexed: the first batch of the piece, which had all processors, is made."""
+        """Have more shards indexed: until now, the first batch of the piece needed all processors."""
         self._growing.segments.need(self._last_segment)
 
     def ended(self) -> None:

@@ -1,4 +1,4 @@
-"""The growing order of a dataset: its epochs, its states, and the pieces in which the first epoch is read."""
+"""The growing order of a dataset: its epochs, its states, and the pieces of the first epoch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from shoal.reading.resolved_order import ResolvedOrder, can_spill, resolve
 
 @dataclass(frozen=True)
 class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
-    """A dataset in the growing order; what counts its samples waits until all of it is indexed.
+    """A dataset in the growing order; counting its samples waits until all shards are indexed.
 
-    ``request`` is that of a window. ``delivered``, ``gaps`` and ``deals`` are as in `ResolvedOrder`. ``loaded`` is what
-    a state that was loaded says of the first segments, which is compared when these are indexed.
+    ``request`` is the request of a window. ``delivered``, ``gaps`` and ``deals`` are as in `ResolvedOrder`. ``loaded``
+    identifies the first segments in a loaded state, and is compared once they are indexed.
     """
 
     growing: GrowingShards
@@ -44,11 +44,6 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _segments: dict[int, ResolvedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle for processes, without orders."""
-        kept = ("growing", "request", "delivered", "gaps", "deals", "loaded")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_segments": {}}
-
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks, including gaps."""
@@ -60,19 +55,9 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return self.growing.whole.index
 
     @property
-    def sample_index(self) -> Index:
-        """The index of all shards, in the permuted order."""
-        return self.index
-
-    @property
     def parts(self) -> tuple[ResolvedOrder, ...]:
         """The window over all shards: the order of later epochs."""
         return (self.of_epoch(1),)
-
-    @property
-    def seed(self) -> int:
-        """Seed of the order."""
-        return self.request.seed
 
     @property
     def fingerprint(self) -> str:
@@ -88,19 +73,19 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         """Return the order of one epoch over all shards: segments in turn for the first, else a window."""
         is_first = epoch == 0
         self.check_loaded(self.growing.num_segments)
-        found = self._epochs.get(is_first)
-        if found is None:
+        resolved = self._epochs.get(is_first)
+        if resolved is None:
             opened = self.growing.whole
             terms = (opened.index, self.request, None, self.delivered, self.gaps, self.deals, can_spill(opened))
-            found = ResolvedOrder(*terms)
+            resolved = ResolvedOrder(*terms)
             if is_first:
-                found = ResolvedSegments(*terms, borders=tuple(self.growing.borders))
-            self._epochs[is_first] = found
-        return found
+                resolved = ResolvedSegments(*terms, borders=tuple(self.growing.borders))
+            self._epochs[is_first] = resolved
+        return resolved
 
     @property
     def words(self) -> str:
-        """The shards, and how many are indexed."""
+        """The shards, and the number of indexed ones."""
         return self.growing.summary
 
     def growth(self) -> Growth:
@@ -131,20 +116,20 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return Piece(self.growing.whole, self.of_epoch(epoch), is_last=True)
 
     def pieces(self, opened: OpenedDataset, epoch: int, piecewise: Piecewise) -> Pieces[ResolvedOrder]:
-        """Return the segments in turn, as far as they are indexed; of later epochs all in one piece."""
+        """Return the segments in turn as they are indexed; a later epoch is one piece."""
         if self.knows_end(epoch):
             return super().pieces(opened, epoch, piecewise)
         return GrowingPieces(self.growing, self.segments_upto, piecewise)
 
     def knows_end(self, epoch: int) -> bool:
-        """Return False for the first epoch until all is indexed, unless what the epoch needs must be counted."""
+        """Return False for the first epoch until all is indexed, unless the epoch needs a count of its samples."""
         return not self._may_begin_early(epoch) or self.growing.is_indexed
 
     def _may_begin_early(self, epoch: int) -> bool:
         return epoch == 0 and self.delivered is None and not self.gaps and not self.deals
 
     def why_uncounted(self, epoch: int, world_size: int) -> str:
-        """Return why ranks have no number of samples in common: some may know all shards when others do not."""
+        """Return why ranks cannot agree on the samples of an epoch: some may know all shards before others."""
         if self.knows_end(epoch) if world_size == 1 else not self._may_begin_early(epoch):
             return ""
         return (
@@ -158,14 +143,13 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
             return super().length(epoch)
         growth = self.growing.growth()
         words = f"{growth.num_indexed_shards} of {growth.num_shards} shards are indexed: the epoch has about "
-        return Length(
-            growth.num_samples, growth.error, f"{words}{growth.num_samples} samples, give or take {growth.error}"
-        )
+        words += f"{growth.num_samples} samples, give or take {growth.error}"
+        return Length(growth.num_samples, growth.error, words)
 
     def segments_upto(self, position: int, is_stopped: Callable[[], bool]) -> FirstSegments:
-        """Return all segments that are indexed; if none of them has this position, wait for the one that does.
+        """Return all segments that are indexed, and wait for the segment with this position.
 
-        Raises `StoppedError` soon after ``is_stopped`` says so.
+        Raises `StoppedError` soon after ``is_stopped`` returns True.
         """
         segments, num_segments = self.growing.segments, self.growing.num_segments
         number = num_samples = 0
@@ -188,12 +172,12 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return self.of_epoch(epoch).untouched(epoch)
 
     def left(self, epoch: int) -> Runs | None:
-        """Return the positions of an epoch that are left; None for all of them, without counting any."""
+        """Return the positions of an epoch that are left; None for all, without counting them."""
         is_touched = self.gaps.of_epoch(epoch) or any(deal.epoch == epoch for deal in self.deals)
         return super().left(epoch) if is_touched else None
 
     def position_of(self, epoch: int, number: int) -> int:
-        """Return the position that follows the first ``number`` of an epoch, without counting all of it."""
+        """Return the position after the first ``number`` positions of an epoch, without counting the epoch."""
         return number if self.left(epoch) is None else super().position_of(epoch, number)
 
     def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:
@@ -205,7 +189,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return growing.identity_of(growing.num_segments if needs_all else growing.num_segments_of(position))
 
     def check_loaded(self, num_segments: int) -> None:
-        """Raise `StateError` if the state that was loaded is of other samples; with fewer segments it is not known."""
+        """Raise `StateError` if the loaded state is of other samples; with fewer segments this is unknown."""
         if not self.loaded:
             return
         size = self.growing.num_segments
@@ -214,44 +198,44 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
             return
         msg = f"the state was saved when the shards of the first {number} of {size} segments held other samples, or "
         msg += "their index other extents"
-        hint = "shards were replaced by others of the same size, or another index was found: one with other extents "
-        hint += "(`shoal index --extent-bytes`), or for another format=; go on with those of then, or begin anew"
+        hint = "shards were replaced by others of the same size, or another index was found: with other extents "
+        hint += "(`shoal index --extent-bytes`), or for another format=; restore shards and index, or begin anew"
         raise StateError(msg, hint=hint)
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state."""
-        asked = self.request
-        told: dict[str, Any] = {
+        request = self.request
+        description: dict[str, Any] = {
             "name": Growing.name,
             "version": Growing.version,
             "window": self.growing.window_bytes,
-            "chunk": None if asked.chunk is None else parse_bytes(asked.chunk, "chunk"),
-            "num_canonical_nodes": asked.num_canonical_nodes,
+            "chunk": None if request.chunk is None else parse_bytes(request.chunk, "chunk"),
+            "num_canonical_nodes": request.num_canonical_nodes,
         }
-        return told if self.delivered is None else {**told, "delivered": self.delivered.digest()}
+        return description if self.delivered is None else {**description, "delivered": self.delivered.digest()}
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedGrowing:
-        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
+        """Return this order with the numbers of a state, and with ``gaps`` beside the gaps of the state."""
         resumed = replace(self, gaps=gaps.plus(saved.gaps), deals=(), loaded=saved.segments)
         check = partial(saved.check, seed=self.seed, order=self.state_order, index=self.fingerprint)
         check(num_samples=saved.position)
         if resumed.knows_end(saved.epoch):
-            num_samples = resumed.num_samples  # which waits for all of them
+            num_samples = resumed.num_samples  # waits until all shards are indexed
             resumed.check_loaded(self.growing.num_segments)
             check(num_samples=num_samples)
         return resumed
 
     def __repr__(self) -> str:
-        """Return the segments in a line."""
+        """Return a line about the segments."""
         growing = self.growing
-        made = "all indexed" if growing.is_indexed else f"{growing.segments.num_made} of them indexed"
-        return f"growing order of {len(growing.shard_bytes):,} shards in {growing.num_segments:,} segments, {made}"
+        progress = "all indexed" if growing.is_indexed else f"{growing.segments.num_made} of them indexed"
+        return f"growing order of {len(growing.shard_bytes):,} shards in {growing.num_segments:,} segments, {progress}"
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingRequest:
-    """A window that begins with the first shards, while others are still indexed."""
+    """A window that begins with the first shards, while later shards are indexed."""
 
     window: OrderRequest
     is_shuffled = True
@@ -268,9 +252,9 @@ class GrowingRequest:
         """Return the order in words."""
         return [f"order growing with seed={self.seed}"]
 
-    def shuffled(self, asked: OrderRequest) -> OrderRequest:
+    def shuffled(self, request: OrderRequest) -> OrderRequest:
         """Raise `UsageError`: samples are shuffled once."""
-        return self.window.shuffled(asked)
+        return self.window.shuffled(request)
 
 
 @resolve.register
@@ -280,12 +264,9 @@ def _(request: GrowingRequest, source: Source, selection: Selection) -> Resolved
 
 
 def growing_as_saved(shards: Opened | Unindexed, request: OrderRequest, saved: State) -> ResolvedGrowing:
-    """Return the growing order with the numbers of a state that the request left open.
+    """Return the growing order of a request, with the numbers of a state where the request has none.
 
-    Raises
-    ------
-    StateError
-        The numbers of the state cannot be.
+    Raises `StateError`: a number of the state is impossible.
     """
     order = saved.order
     try:
@@ -299,7 +280,7 @@ def growing_as_saved(shards: Opened | Unindexed, request: OrderRequest, saved: S
 
 
 def growing_order(shards: Opened | Unindexed, request: OrderRequest) -> ResolvedGrowing:
-    """Return the growing order of shards, opened or without an index, with the window of a request."""
+    """Return the growing order of shards, with or without an index, in the window of a request."""
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
     request = replace(request, at_least_two=True)
     return ResolvedGrowing(GrowingShards(shards, request.seed, window_bytes), request)

@@ -22,7 +22,7 @@ from shoal.reading.resolved_order import ResolvedOrder
 
 @dataclass(frozen=True)
 class Growing:
-    """The order of segments in turn, as the reading knows it: no order for `Dataset.shuffle`, which needs a listing."""
+    """The order of segments in turn; not an order for `Dataset.shuffle`, since it needs a listing of shards."""
 
     name: ClassVar[str] = "growing"
     version: ClassVar[int] = 1
@@ -32,7 +32,7 @@ class Growing:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """The chunks of the largest window, by which reads are planned."""
+        """The chunks of the largest window, for the plan of reads."""
         return {"chunks": self.chunks}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
@@ -43,9 +43,9 @@ class Growing:
 
 @dataclass(frozen=True)
 class ResolvedSegments(ResolvedOrder):
-    """Segments in turn, each with a window of its own over the shards ``[borders[s], borders[s + 1])`` of the index.
+    """Segments in turn, each with its own window over the shards ``[borders[s], borders[s + 1])`` of the index.
 
-    ``known`` are some of them, by number, that were resolved before: with fewer segments behind them.
+    ``known`` are segments, by number, that were resolved before.
     """
 
     borders: tuple[int, ...] = (0,)
@@ -57,7 +57,7 @@ class ResolvedSegments(ResolvedOrder):
 
     @cached_property
     def segments(self) -> tuple[ResolvedOrder, ...]:
-        """Each segment, as the dataset that it would be."""
+        """Each segment, resolved as a dataset of its own."""
         ranges = enumerate(pairwise(self.borders))
         return tuple(self.known.get(number) or self._segment(number, range(*shards)) for number, shards in ranges)
 
@@ -87,26 +87,26 @@ class ResolvedSegments(ResolvedOrder):
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the segments in turn; the same for every epoch."""
-        found = self._epochs.get(epoch)
-        if found is None:
+        bound = self._epochs.get(epoch)
+        if bound is None:
             segments = self.segments
-            found = SegmentsInTurn(
+            bound = SegmentsInTurn(
                 list(accumulate((segment.index.num_samples for segment in segments), initial=0)),
                 list(accumulate((len(segment.chunks) for segment in segments), initial=0)),
                 lambda number: _bound(segments[number]),
                 parameters=self.order.parameters,
             )
-            found = found if self.delivered is None else ChosenPositions(found, self.delivered)
-            self._epochs[epoch] = found
-        return found
+            bound = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
+            self._epochs[epoch] = bound
+        return bound
 
 
 def _bound(segment: ResolvedOrder) -> BoundOrder:
-    """Return the order of a segment, which is kept by whoever asks: most segments lie behind a stream."""
+    """Return the order of a segment. The caller caches it, since a stream passes most segments only once."""
     return segment.order.bind(np.diff(segment.order_borders), seed=segment.seed, epoch=0)
 
 
 def _one_after_another(columns: list[NDArray[np.int64]], firsts: Any) -> NDArray[np.int64]:
-    """Join columns of borders, each of which counts from 0 and ends with its total."""
+    """Join columns of borders; each counts from 0 and ends with its total."""
     shifted = [column + first for column, first in zip(columns, firsts, strict=False)]
     return np.concatenate([*(column[:-1] for column in shifted[:-1]), shifted[-1]])

@@ -1,1 +1,1 @@
-"""Reads of files of this machine."""
+"""HOW ARE LOCAL FILES READ? By the consumer, after advice to the system."""

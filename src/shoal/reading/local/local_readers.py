@@ -1,8 +1,8 @@
-"""Reads of whole units from local files: the system is advised of coming reads, and the consumer makes them itself.
+"""Reads of whole units from local files: the system is advised of the next reads, and the consumer makes them itself.
 
-Threads suit remote stores (`remote_readers`). For local files they only get in the way: each of their reads has to
-wait for the interpreter lock, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower
-than without threads. Advice costs a tenth of a read from memory, so it is given only for a while after a slow read.
+Threads would get in the way: each of their reads waits for the interpreter lock, up to 5 ms while the consumer runs,
+and samples of 100 KB streamed three times slower. Advice costs a tenth of a read from memory, so it is given only for a
+while after a slow read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from shoal.stats.counters import Counters
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.store_protocol import Reader
 
-_MOST_AT_HAND = 64
+_MOST_READERS = 64
 
 
 class ShardReader(NamedTuple):
-    """The reader of a shard, its name, and the head that the index keeps of it."""
+    """The reader of a shard, its name, and its head in the index."""
 
     reader: Reader
     name: str
@@ -36,12 +36,9 @@ class ShardReader(NamedTuple):
 
 
 class ShardReaders(dict[int, ShardReader]):
-    """Cache of readers by shard number; a dict, since every read looks one up. Bounded in size.
+    """Bounded cache of readers by shard number; a dict, since every read looks up a reader.
 
-    Raises
-    ------
-    ShardError
-        On the first lookup of a shard: it is not the one that was indexed.
+    The first lookup of a shard raises `ShardError` if the shard has changed.
     """
 
     def __init__(self, opened: Opened, counters: Counters) -> None:
@@ -51,12 +48,12 @@ class ShardReaders(dict[int, ShardReader]):
     def __missing__(self, shard: int) -> ShardReader:
         opened = self._opened
         opened.check.check(shard, self._traffic)
-        if len(self) >= getattr(opened.store, "most_readers", _MOST_AT_HAND):
+        if len(self) >= getattr(opened.store, "most_readers", _MOST_READERS):
             self.clear()
         index = opened.index
         reader = opened.store.reader(opened.paths[shard])
-        known = self[shard] = ShardReader(reader, index.shard_names[shard], index.shard_heads.get(shard, {}))
-        return known
+        shard_reader = self[shard] = ShardReader(reader, index.shard_names[shard], index.shard_heads.get(shard, {}))
+        return shard_reader
 
 
 _GROUPS_AHEAD = 4  # groups into which the reads advised to the system are split
@@ -67,14 +64,14 @@ SLOW_SECONDS_PER_BYTE = 1e-9
 
 
 class ReadAdvice:
-    """Advice to the system on coming reads; ``num_to_give`` is the number of those of which it is still to be told."""
+    """Advice to the system on the next reads; ``num_to_give`` reads are still to be advised."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
         self.num_to_give = _ADVISED_AFTER_A_SLOW_READ
 
     def give(self, reads: Iterable[UnitRead]) -> None:
-        """Advise the system of reads that come soon, except for those in the cache."""
+        """Advise the system of the next reads, except reads from the cache."""
         opened = self._opened
         for read in reads:
             self.num_to_give -= 1
@@ -98,14 +95,14 @@ class LocalReaders:
         self._reads_in_place = isinstance(opened.store, LocalStore) and not self._verifies and opened.cache is None
 
     def request(self, reads: Sequence[UnitRead]) -> Iterable[None]:
-        """Reserve room for the reads, and advise the system of them unless reads are fast anyway, from memory."""
+        """Reserve room for the reads, and advise the system of them unless reads are fast, from memory."""
         self._memory.reserve(sum(read.num_bytes for read in reads))
         if self._advice.num_to_give > 0:
             self._advice.give(reads)
         return itertools.repeat(None, len(reads))
 
     def records(self, read: UnitRead, promise: None) -> Records:  # noqa: ARG002
-        """Read a unit, and parse the samples in it."""
+        """Read a unit, and parse its samples."""
         began = _clock()
         self._memory.use(read.num_bytes)
         data = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
@@ -113,7 +110,7 @@ class LocalReaders:
         return self._opened.format.parse(data, span_of(self._opened.index, read))
 
     def read_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:  # noqa: ARG002
-        """Read the bytes of a unit into a buffer; without a copy unless they are verified or cached."""
+        """Read the bytes of a unit into a buffer, without a copy unless they are verified or cached."""
         began = _clock()
         self._memory.use(read.num_bytes)
         if not self._reads_in_place:
@@ -139,5 +136,5 @@ class LocalReaders:
             self._advice.resume()
 
     def close(self) -> None:
-        """Release open files; nothing else is running."""
+        """Release open files."""
         self._shards.clear()

@@ -1,7 +1,7 @@
 """Reads of one sample at a time from local files, where the system reads ahead on advice.
 
-The consumer reads, and nothing is held. Headers and payloads are read separately, without a copy in between. All of it
-is one loop because it runs for every sample, beside 15 us for reading 100 KB from the page cache.
+The consumer reads, and nothing is held. Headers and payloads are read separately, without a copy. One loop does it all,
+since it runs for every sample, beside 15 us for 100 KB from the page cache.
 """
 
 from __future__ import annotations
@@ -25,18 +25,12 @@ from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters
 
 _PLANNED_AT_ONCE = 256
-_LARGE_BYTES = 16 << 10  # from here on, one more read costs less than one more copy
+_LARGE_BYTES = 16 << 10  # from this size on, one more read costs less than one more copy
 _new = tuple.__new__
 
 
 class LocalSamples:
-    """Samples of local files by id, each with a read of its own.
-
-    Parameters
-    ----------
-    ahead_limit_bytes
-        Bytes of which the system may be advised before they are used.
-    """
+    """Samples of local files by id, each with a read of its own; ``ahead_limit_bytes`` may be advised ahead."""
 
     def __init__(
         self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
@@ -51,14 +45,14 @@ class LocalSamples:
         opened, counters, advice, readers = self._opened, self._counters, self._advice, self._readers
         verifies, read_alone = self._options.verify == "always", opened.format.read_sample
         in_one = verifies or opened.cache is not None
-        num_advised, wanted = 0, iter(ids)
+        num_advised, sample_ids = 0, iter(ids)
         for start in range(0, len(units), _PLANNED_AT_ONCE):
             # Columns instead of an object for each read: the garbage collector would traverse all of them.
             columns = self._units.columns(units[start : start + _PLANNED_AT_ONCE])
             most_bytes = int((columns[3] - columns[2]).max())
             most_ahead = max(1, self._ahead_limit_bytes // max(1, most_bytes))
-            # Not strict: the ids that follow the last of these reads belong to the next reads.
-            rows = zip(itertools.count(start), *(column.tolist() for column in columns), wanted, strict=False)
+            # Not strict: later ids belong to the next reads.
+            rows = zip(itertools.count(start), *(column.tolist() for column in columns), sample_ids, strict=False)
             for at, unit, shard, first_byte, end_byte, first_sample, num_samples, sample_id in rows:
                 num_bytes = end_byte - first_byte
                 began = _clock()
@@ -93,5 +87,5 @@ class LocalSamples:
                 yield sample
 
     def close(self) -> None:
-        """Release open files; nothing else is running."""
+        """Release open files."""
         self._readers.clear()

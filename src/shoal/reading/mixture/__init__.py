@@ -1,1 +1,1 @@
-"""A MIXTURE, RESOLVED: several datasets with their orders, and the schedule that mixes them."""
+"""IN WHICH ORDER IS A MIXTURE READ? Several datasets with their orders, and the schedule that mixes them."""

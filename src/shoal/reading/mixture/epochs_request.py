@@ -36,12 +36,9 @@ class EpochsRequest(MixRequest):
 
     @cached_property
     def epoch_samples(self) -> int:
-        """Samples of epoch 0; where they depend on draws, up to 20 ns each.
+        """Samples of epoch 0; if they depend on draws, up to 20 ns each.
 
-        Raises
-        ------
-        UsageError
-            The choice does not fit the sources.
+        Raises `UsageError`: the choice does not fit the sources.
         """
         for source in self.sources:
             if isinstance(source.request, OrderRequest) and source.request.has_own_length:
@@ -52,7 +49,7 @@ class EpochsRequest(MixRequest):
 
     @cached_property
     def schedule(self) -> CountedSources:
-        """The source of every endless position; one of a late epoch takes the lengths of all before."""
+        """The source of every endless position; a position of a late epoch takes the lengths of all epochs before."""
         return self._epochs
 
     def schedule_of(self, epoch: int) -> OneEpoch:
@@ -62,20 +59,20 @@ class EpochsRequest(MixRequest):
         return OneEpoch(_epoch(self.peer, lengths, self.seed, epoch), self.changes[0].weights, self.peer.world_size)
 
     def num_samples_of(self, epoch: int) -> int:
-        """Return the samples of one epoch; where they depend on draws, these are made."""
+        """Return the samples of one epoch; if they depend on draws, this makes the draws."""
         return self.schedule_of(epoch).num_samples
 
     def begin(self, epoch: int) -> int:
-        """Return the endless position where an epoch begins; takes the lengths of all before."""
+        """Return the endless position where an epoch begins; this takes the lengths of all epochs before."""
         return self._epochs.begin(epoch)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return by name the position after which each source has come once; None if epoch 0 ends before."""
-        first, found = self.schedule_of(0), dict[str, int | None]()
+        """Return by name the position where each source has come once; None if epoch 0 ends before."""
+        first, positions = self.schedule_of(0), dict[str, int | None]()
         for number, source in enumerate(self.sources):
             at = first.position_of(number, source.num_samples_of(0) - 1)
-            found[source.name] = None if at is None or at >= first.num_samples else at + 1
-        return found
+            positions[source.name] = None if at is None or at >= first.num_samples else at + 1
+        return positions
 
     def reweighted(
         self,
@@ -84,7 +81,7 @@ class EpochsRequest(MixRequest):
         ramp: int,  # noqa: ARG002
         added: Sequence[SourceRequest] = (),  # noqa: ARG002
     ) -> NoReturn:
-        """Refuse, as the other library has no such thing."""
+        """Raise `UsageError`: the other library cannot change weights."""
         msg = f"reweight() changes weights, and choice={type(self.peer).__name__}(...) has none that could change"
         raise UsageError(msg, hint='choice="even" or "random"')
 
@@ -98,13 +95,7 @@ class EpochsRequest(MixRequest):
 
 
 def epochs_request(sources: tuple[SourceRequest, ...], choice: EpochChoice, seed: int) -> EpochsRequest:
-    """Return the request of a mixture as another library makes it.
-
-    Raises
-    ------
-    UsageError
-        The choice does not fit the sources.
-    """
+    """Return the request of a mixture as another library makes it; `UsageError` if the choice does not fit."""
     names = [source.name for source in sources]
     settled = choice.settled(names)
     shares = settled.shares([source.num_samples for source in sources])
@@ -116,5 +107,5 @@ def epochs_request(sources: tuple[SourceRequest, ...], choice: EpochChoice, seed
 
 @functools.lru_cache(_EPOCHS_KEPT)
 def _epoch(choice: EpochChoice, lengths: tuple[int, ...], seed: int, epoch: int) -> EpochOfSources:
-    """Return the sources of an epoch, with the draws that were made before."""
+    """Return the sources of an epoch, with the draws of earlier calls."""
     return choice.of_epoch(lengths, seed, epoch)

@@ -1,4 +1,4 @@
-"""The request of a mixture: sources, weights and their changes, and where an epoch ends."""
+"""The request of a mixture: sources, weights and their changes, and the end of an epoch."""
 
 from __future__ import annotations
 
@@ -31,23 +31,16 @@ ENDS = ("first", "all", "forever")
 FOREVER = 1 << 60
 """Samples of an epoch that has no end."""
 _LEAST_EXTENTS = 4
-_ASCENDING = "call reweight() in ascending order of at=; mix(weights=) sets those of position 0"
+_ASCENDING = "call reweight() in ascending order of at=; mix(weights=) sets the weights of position 0"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """One source of a mixture: a dataset with its order, or another mixture.
+    """One source of a mixture: a dataset with its order (None as stored), or another mixture.
 
-    Parameters
-    ----------
-    num_ids, mean_bytes, extent_bytes
-        Samples of the dataset; decoded bytes of one on average, and of the largest extent.
-    request, stored, sampling, delivered
-        As in a dataset: the order (None for that of storage), and the samples that take part.
-    mean_tokens
-        Tokens of a sample on average, if weights are shares of tokens.
-    renumbering
-        Order of the samples of one stretch, if sequences have taken some of it before others; None for their own.
+    A sample has ``mean_bytes`` decoded on average, the largest extent ``extent_bytes``. ``stored``, ``sampling`` and
+    ``delivered`` are as in `ResolvedOrder`. ``mean_tokens`` counts if weights are shares of tokens. ``renumbering`` is
+    the order of a stretch of samples if sequences have taken some before others.
     """
 
     name: str
@@ -72,17 +65,17 @@ class SourceRequest:
         return self.num_ids if left is None else len(left)
 
     def num_samples_of(self, epoch: int) -> int:
-        """Return the samples of one round, where rounds of a nested mixture have lengths of their own."""
+        """Return the samples of one round; rounds of a nested mixture may differ in length."""
         return self.request.num_samples_of(epoch) if isinstance(self.request, MixRequest) else self.num_samples
 
 
 @dataclass(frozen=True)
 class MixRequest:
-    """A mixture as it was asked for; `shuffle` completes it, `reweight` adds to ``changes``.
+    """A requested mixture; `shuffle` completes it, `reweight` adds to ``changes``.
 
-    ``max_repeats`` is the most visits of a sample in an epoch, by source; ``asked`` what `shuffle` was given;
-    ``length`` the column of tokens, if weights are shares of them. ``is_counted`` says that weights are the exact
-    numbers of samples of an epoch. ``later`` are changes at given sequences, where documents are packed.
+    ``max_repeats`` is the most visits of a sample in an epoch, by source. ``order_request`` has the arguments of
+    `shuffle`. ``length`` is the column of tokens if weights are shares of tokens. With ``is_counted``, weights are the
+    exact numbers of samples of an epoch. ``later`` are changes at given sequences.
     """
 
     sources: tuple[SourceRequest, ...]
@@ -92,7 +85,7 @@ class MixRequest:
     ends: str = "first"
     epoch_size: int | None = None
     max_repeats: Mapping[str, float] | None = None
-    asked: OrderRequest | None = None
+    order_request: OrderRequest | None = None
     length: str | None = None
     is_counted: bool = False
     later: tuple[SequenceChange, ...] = ()
@@ -104,15 +97,15 @@ class MixRequest:
         """Return the sources, the number of samples and the order in words."""
         length = "endless" if self.epoch_samples > FOREVER // 2 else num_samples()
         words = [f"mix(seed={self.seed}) of {', '.join(self.names)}, {length}"]
-        if self.asked is not None:
-            order = self.asked.order
-            words.append(f"shuffle({'window' if order is None else order.name!r}, seed={self.asked.seed})")
+        if self.order_request is not None:
+            order = self.order_request.order
+            words.append(f"shuffle({'window' if order is None else order.name!r}, seed={self.order_request.seed})")
         return words
 
     @property
     def is_shuffled(self) -> bool:
         """True if every source has an order."""
-        return self.asked is not None
+        return self.order_request is not None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,11 +131,11 @@ class MixRequest:
     def largest_share(self, name: str) -> float:
         """Return the largest share of a source at any of the weights."""
         weights = [change.weights for change in self.changes] + [change.weights for change in self.later]
-        return max(each.get(name, 0) / sum(each.values()) for each in weights)
+        return max(shares.get(name, 0) / sum(shares.values()) for shares in weights)
 
     @property
     def own_choice(self) -> Choice:
-        """The choice, which is none of another library."""
+        """The choice, if it is not of another library."""
         return cast("Choice", self.choice)
 
     @property
@@ -162,10 +155,7 @@ class MixRequest:
     def epoch_samples(self) -> int:
         """Samples of an epoch.
 
-        Raises
-        ------
-        UsageError
-            A source never comes to its end, though the epoch is to wait for it, or would repeat more than allowed.
+        Raises `UsageError`: the epoch waits for a source that never ends, or a source repeats more than allowed.
         """
         num_samples = self.epoch_size or self._end()
         if self.max_repeats is not None:
@@ -173,19 +163,19 @@ class MixRequest:
         return num_samples
 
     def _check_repeats(self, most: Mapping[str, float], num_samples: int) -> None:
-        """Raise `UsageError` if an epoch has more samples of a source than it may repeat.
+        """Raise `UsageError` if an epoch repeats a source more often than allowed.
 
-        The first epoch is counted. Until weights change, others have the same counts, give or take a few by rounding.
-        So of these, the ones are checked in which weights change, or first stay the same throughout, by their shares.
+        The first epoch is counted. Other epochs have the same counts, except for rounding, until weights change. So the
+        epochs in which weights change, and the next ones, are checked by their shares.
         """
         schedule = self.endless
-        limits = [
-            math.floor(most[source.name] * source.num_samples) if source.name in most else None
-            for source in self.sources
-        ]
-        ends = [(at, number) for number, limit in enumerate(limits)
-                if limit is not None and (at := schedule.position_of(number, limit)) is not None]  # fmt: skip
-        at, number = min(ends, default=(num_samples, 0))
+        limits = {
+            number: math.floor(most[source.name] * source.num_samples)
+            for number, source in enumerate(self.sources)
+            if source.name in most
+        }
+        ends = [(schedule.position_of(number, limit), number) for number, limit in limits.items()]
+        at, number = min(((at, number) for at, number in ends if at is not None), default=(num_samples, 0))
         if at < num_samples:
             epoch = "an endless epoch" if num_samples == FOREVER else f"an epoch of {num_samples}"
             self._refuse_repeats(number, f"position {at} of {epoch}", at)
@@ -194,30 +184,31 @@ class MixRequest:
         for epoch_number in sorted(numbers):
             first = epoch_number * num_samples
             expected = schedule.expected(first, first + num_samples)
-            for number, limit in enumerate(limits):
-                if limit is not None and expected[number] > max(limit, usual[number]) + 0.5:
-                    at = schedule.position_of(number, int(schedule.counts(first)[number]) + limit)
-                    if at is not None and at < first + num_samples:
-                        self._refuse_repeats(number, f"position {at}, in epoch {epoch_number} of {num_samples} each")
+            for number, limit in limits.items():
+                if expected[number] > max(limit, usual[number]) + 0.5:
+                    end = schedule.position_of(number, int(schedule.counts(first)[number]) + limit)
+                    if end is not None and end < first + num_samples:
+                        self._refuse_repeats(number, f"position {end}, in epoch {epoch_number} of {num_samples} each")
 
     def _refuse_repeats(self, number: int, where: str, most_samples: int = 0) -> NoReturn:
-        """Raise the error; an epoch of ``most_samples`` would be allowed, if any."""
+        """Raise the error; an epoch of ``most_samples`` would be allowed, unless they are 0."""
         source, most = self.sources[number], (self.max_repeats or {})[self.names[number]]
         msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
         msg += f"{source.num_samples} samples are used up at {where}"
+        hint = "a smaller weight, or a larger max_repeats="
         if self.is_counted:
-            raise UsageError(msg, hint="a smaller number of its samples, or a larger max_repeats=")
-        if not most_samples:
-            raise UsageError(msg, hint="a smaller weight, or a larger max_repeats=")
-        raise UsageError(msg, hint=f"a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less")
+            hint = "a smaller number of its samples, or a larger max_repeats="
+        elif most_samples:
+            hint = f"a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less"
+        raise UsageError(msg, hint=hint)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return by name the endless position after which each source has come once; None if it never has."""
-        found: dict[str, int | None] = {}
+        """Return by name the endless position where each source has come once; None if it never has."""
+        positions: dict[str, int | None] = {}
         for number, source in enumerate(self.sources):
             last = self.endless.position_of(number, source.num_samples - 1)
-            found[source.name] = None if last is None else last + 1
-        return found
+            positions[source.name] = None if last is None else last + 1
+        return positions
 
     def _end(self) -> int:
         if self.ends == "forever":
@@ -233,7 +224,7 @@ class MixRequest:
         if (beyond := self.endless.first_position(lambda counts: (counts > sizes).any())) is None:
             msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
             raise UsageError(msg, hint='epoch_size= or ends="forever"')
-        # Whole runs, so that those of the next epoch begin with its batches.
+        # Whole runs, so that the runs of the next epoch begin with its batches.
         if beyond <= run:
             msg = f"a source has fewer samples than the {run} of a batch from one source: "
             msg += f'ends="first" would end the epoch at position {beyond - 1}'
@@ -241,9 +232,9 @@ class MixRequest:
         return (beyond - 1) // run * run
 
     def round_at(self, position: int) -> int:
-        """Return how many positions a round of every source takes, at the weights of this endless position.
+        """Return the number of positions for a round of every source, at the weights of this endless position.
 
-        Sources that do not come there are left out; those of a nested mixture count as sources.
+        Sources of weight 0 are left out; the sources of a nested mixture count as sources.
         """
         weights, counts, longest = self.schedule.weights_at(position), self.counts(position).tolist(), 0
         for source, count in zip(self.sources, counts, strict=True):
@@ -256,42 +247,39 @@ class MixRequest:
         """Count the samples of each source before an endless position."""
         return self.schedule.counts(position)
 
-    def shuffled(self, asked: OrderRequest) -> MixRequest:
-        """Give every source that has no order yet this one; allowed once."""
+    def shuffled(self, request: OrderRequest) -> MixRequest:
+        """Give this order to every source without an order; allowed once."""
         if self.is_shuffled:
             raise UsageError(SHUFFLED_ALREADY, hint="a larger window= mixes more")
-        return self._ordered(asked)
+        return self._ordered(request)
 
-    def _ordered(self, asked: OrderRequest) -> MixRequest:
-        """Give every source that has no order yet this one; a window in bytes is shared among them.
+    def _ordered(self, request: OrderRequest) -> MixRequest:
+        """Give this order to every source without an order; a window in bytes is shared among them.
 
-        A source's share is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in all
-        windows for equally many positions. Its seed is made from its name.
+        The share of a source is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in
+        all windows for equally many positions. The seed depends on the name of the source.
         """
         rates = {source.name: self.largest_share(source.name) * source.mean_bytes for source in self.sources}
         total = sum(rates.values()) or 1.0
         sources = []
         for source in self.sources:
-            seeded = replace(asked, seed=key(asked.seed, 0, f"source {source.name}"))
-            if isinstance(source.request, MixRequest):
-                inner = source.request
-                share = self._share(asked, source, rates[source.name] / total)
-                sources.append(source if inner.is_shuffled else replace(source, request=inner.shuffled(
-                    replace(seeded, window=share if asked.order is None else None))))  # fmt: skip
-            elif source.request is None:
-                window = self._share(asked, source, rates[source.name] / total) if asked.order is None else None
-                sources.append(replace(source, request=replace(seeded, window=window)))
+            window = self._window(request, source, rates[source.name] / total) if request.order is None else None
+            own = replace(request, window=window, seed=key(request.seed, 0, f"source {source.name}"))
+            if source.request is None:
+                sources.append(replace(source, request=own))
+            elif isinstance(source.request, MixRequest) and not source.request.is_shuffled:
+                sources.append(replace(source, request=source.request.shuffled(own)))
             else:
                 sources.append(source)
-        return replace(self, sources=tuple(sources), asked=asked)
+        return replace(self, sources=tuple(sources), order_request=request)
 
-    def _share(self, asked: OrderRequest, source: SourceRequest, share: float) -> int:
-        total_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if asked.window is None else asked.window, "window")
+    def _window(self, request: OrderRequest, source: SourceRequest, share: float) -> int:
+        total_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
         all_bytes = max(1, math.ceil(source.mean_bytes * source.num_ids))
         return max(round(total_bytes * share), min(_LEAST_EXTENTS * source.extent_bytes, all_bytes))
 
     def leaves(self, prefix: str = "") -> Iterator[tuple[str, SourceRequest]]:
-        """Yield the datasets of the mixture and of those nested in it, with their full names."""
+        """Yield the datasets of the mixture and of its nested mixtures, with their full names."""
         for source in self.sources:
             if isinstance(source.request, MixRequest):
                 yield from source.request.leaves(f"{prefix}{source.name}/")
@@ -302,7 +290,7 @@ class MixRequest:
         self, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest] = ()
     ) -> MixRequest:
         """Return the mixture with other weights from a position on; positions before it do not change."""
-        at, ramp, sources, shares = self._asked(at, weights, ramp, added)
+        at, ramp, sources, shares = self._checked(at, weights, ramp, added)
         if at < self.changes[-1].at or not at:
             msg = f"reweight(at={at}) does not come after the change at {self.changes[-1].at}"
             raise UsageError(msg, hint=_ASCENDING)
@@ -313,44 +301,45 @@ class MixRequest:
         self, epoch: int, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest] = ()
     ) -> MixRequest:
         """Return the mixture with other weights from a sequence of an epoch on; sequences before it do not change."""
-        at, ramp, sources, shares = self._asked(at, weights, ramp, added)
+        at, ramp, sources, shares = self._checked(at, weights, ramp, added)
         change = SequenceChange(epoch, at, shares, ramp)
         last = self.later[-1].place if self.later else (0, 0)
         if change.place < last or change.place == (0, 0):
             msg = f"reweight(at={at}, epoch={epoch}) does not come after the change at {last[1]} of epoch {last[0]}"
             raise UsageError(msg, hint=_ASCENDING)
-        kept = tuple(each for each in self.later if each.place < change.place)
+        kept = tuple(earlier for earlier in self.later if earlier.place < change.place)
         return self._changed(replace(self, sources=sources, later=(*kept, change)), added)
 
     def _changed(self, changed: MixRequest, added: Sequence[SourceRequest]) -> MixRequest:
         """Return the request with other weights; added sources get the order of the others."""
-        return changed if self.asked is None or not added else changed._ordered(self.asked)
+        return changed if self.order_request is None or not added else changed._ordered(self.order_request)
 
-    def _asked(
+    def _checked(
         self, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest]
     ) -> tuple[int, int, tuple[SourceRequest, ...], dict[str, int]]:
-        """Return the arguments of `reweighted`, checked: the weights as shares of samples of all sources."""
+        """Return the checked arguments of `reweighted`, with weights as shares of samples of all sources."""
         at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
         if not hasattr(weights, "items"):
             msg = f"reweight(weights=) takes weights by the name of the source; got {weights!r:.80}"
             raise UsageError(msg, hint=f"{{{self.names[0]!r}: 0.5, ...}}")
-        if wrong := [each for each in (("at", at), ("ramp", ramp)) if not 0 <= each[1] <= FOREVER]:
-            raise UsageError(f"reweight({wrong[0][0]}=) is a number of positions from 0 to 2**60; got {wrong[0][1]}")
+        for name, value in (("at", at), ("ramp", ramp)):
+            if not 0 <= value <= FOREVER:
+                raise UsageError(f"reweight({name}=) is a number of positions from 0 to 2**60; got {value}")
         sources = (*self.sources, *added)
         check_names("weights=", weights, [source.name for source in sources])
         return at, ramp, sources, shares_of_samples(weights, sources)
 
 
 def shares_of_samples(weights: Mapping[str, Any], sources: Sequence[SourceRequest]) -> dict[str, int]:
-    """Return integer weights of samples, by name; of a source with ``mean_tokens``, the given one counts tokens."""
+    """Return integer weights of samples by name; the given weight of a source with ``mean_tokens`` counts tokens."""
     shares = integer_weights(weights)
     means = {source.name: source.mean_tokens for source in sources if source.mean_tokens is not None}
     return integer_weights({name: share / means[name] for name, share in shares.items()}) if means else shares
 
 
-def check_names(argument: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raise `UsageError` unless every name given to an argument is that of a source, and every source is named."""
-    unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
+def check_names(argument: str, by_name: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise `UsageError` unless an argument has exactly the names of the sources."""
+    unknown, missing = [name for name in by_name if name not in names], [name for name in names if name not in by_name]
     if unknown:
         msg = f"{argument} names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
         raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip())

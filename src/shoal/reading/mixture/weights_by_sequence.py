@@ -1,12 +1,11 @@
-"""Changes of weights that count sequences: the documents that come from such a change on, and changes in a state.
+"""Changes of the weights of a mixture at given sequences: the order of every epoch, and the changes in a state.
 
-Sequences before a change stay as they are. They hold documents from all over a block, so each source goes on with those
-that the block has left, at the new weights.
+Sequences before a change stay as they are. They hold documents from all over a block. So each source goes on with the
+documents that the block has not used, at the new weights.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.mixture.source_schedule import Change, SequenceChange
 from shoal.order.sequences.groupings import Grouping
 from shoal.order.sequences.packed_order import MAX_SEQUENCES, OpenBlock, PackedOrder
+from shoal.reading.mixture.mixture_state import digest_of
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 
@@ -38,10 +38,7 @@ def documents_behind(
 ) -> ResolvedMixture:
     """Return the mixture that goes on at other weights with the documents that were not used before.
 
-    Raises
-    ------
-    UsageError
-        The weights of the documents change later on, or only some of their positions are delivered.
+    Raises `UsageError`: the weights of the documents change later, or only some of their positions are delivered.
     """
     request, order = documents.request, documents.untouched(epoch)
     if not isinstance(order, MixedEpoch):
@@ -54,9 +51,9 @@ def documents_behind(
     chosen, numbers = order.numbers(opened.start, opened.start + len(opened.is_used))
     counts, before, sources = request.counts(begin), {}, []
     for number, source in enumerate(request.sources):
-        mine = chosen == number
-        first = int(counts[number]) + int(opened.is_used[mine].sum())
-        left = numbers[mine & ~opened.is_used]
+        is_chosen = chosen == number
+        first = int(counts[number]) + int(opened.is_used[is_chosen].sum())
+        left = numbers[is_chosen & ~opened.is_used]
         before[source.name] = first
         renumbering = (source.renumbering or AS_IT_IS).followed_by(first, left)
         sources.append(replace(source, renumbering=renumbering if len(renumbering.numbers) else None))
@@ -67,47 +64,42 @@ def documents_behind(
     return replace(documents, request=replace(request, sources=tuple(sources), changes=changes))
 
 
-def changes_told(changes: tuple[SequenceChange, ...]) -> list[Any]:
-    """Describe changes for a state: up to a kilobyte of them, else the last one's place, a digest and their number."""
-    whole = [_told(change) for change in changes]
-    if len(json.dumps(whole)) <= _MOST_CHARACTERS:
-        return whole
-    return [[*changes[-1].place, _digest(whole), len(whole)]]
+def changes_in_state(changes: tuple[SequenceChange, ...]) -> list[Any]:
+    """Return changes for a state: up to a kilobyte of rows, else the place of the last change, a digest and a count."""
+    rows = [_row(change) for change in changes]
+    if len(json.dumps(rows)) <= _MOST_CHARACTERS:
+        return rows
+    return [[*changes[-1].place, digest_of(rows), len(rows)]]
 
 
 def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[int, int]) -> tuple[SequenceChange, ...]:
-    """Return our changes, or those of a state if it has more; ``place`` is its epoch and position.
+    """Return our changes, or the changes of a state if it has more; ``place`` is its epoch and position.
 
-    Raises
-    ------
-    StateError
-        They differ before that place.
+    Raises `StateError`: the changes differ before this place.
     """
     if not isinstance(saved, list) or not all(map(_is_change, saved)):
         msg = f"the state's changes of weights are no list of [epoch, position, ramp, weights]: {saved!r:.80}"
         raise StateError(msg, hint="the state was changed after it was saved")
-    told = [_told(change) for change in ours]
-    if all(isinstance(each[3], Mapping) for each in saved):
-        if saved[: len(told)] == told:
-            return (
-                *ours,
-                *(SequenceChange(epoch, at, dict(weights), ramp) for epoch, at, ramp, weights in saved[len(told) :]),
-            )
-        is_same = _before(told, place) == _before(saved, place)
+    rows = [_row(change) for change in ours]
+    if all(isinstance(change[3], Mapping) for change in saved):
+        if saved[: len(rows)] == rows:
+            more = (SequenceChange(epoch, at, dict(weights), ramp) for epoch, at, ramp, weights in saved[len(rows) :])
+            return (*ours, *more)
+        is_same = _before(rows, place) == _before(saved, place)
     else:
-        num_told = saved[0][3]
-        is_same = len(told) >= num_told and _digest(told[:num_told]) == saved[0][2]
-        is_same = is_same and len(_before(told, place)) <= num_told
+        num_saved = saved[0][3]
+        is_same = len(rows) >= num_saved and digest_of(rows[:num_saved]) == saved[0][2]
+        is_same = is_same and len(_before(rows, place)) <= num_saved
     if is_same:
         return ours
     msg = f"the weights before sequence {place[1]} of epoch {place[0]} differ: the state has {saved!r:.200}; this "
-    msg += f"mixture has {changes_told(ours)!r:.200} (each is [epoch, sequence, ramp, weights])"
+    msg += f"mixture has {changes_in_state(ours)!r:.200} (each is [epoch, sequence, ramp, weights])"
     hint = f"call reweight() as then, and change weights from sequence {place[1]} of epoch {place[0]} on"
     raise StateError(msg, hint=hint)
 
 
 def _is_change(saved: Any) -> bool:
-    """Return True if this is a change as a state lists it, or the digest of several."""
+    """Return True for a change in a state, or a digest of several changes."""
     if not isinstance(saved, list) or len(saved) != 4:
         return False
     epoch, at, ramp, weights = saved
@@ -122,35 +114,31 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _told(change: SequenceChange) -> list[Any]:
+def _row(change: SequenceChange) -> list[Any]:
     weights = {name: weight for name, weight in change.weights.items() if weight}
     return [change.epoch, change.at, change.ramp, weights]
 
 
 def _before(changes: list[list[Any]], place: tuple[int, int]) -> list[list[Any]]:
-    return [each for each in changes if (each[0], each[1]) < place]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return [change for change in changes if (change[0], change[1]) < place]
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """The begin of an epoch: its documents, and what is still to change, at positions of this epoch."""
+    """The begin of an epoch: its documents, the steps of a ramp, and the changes, at positions of this epoch."""
 
     documents: ResolvedOrder | ResolvedMixture
     ramp: tuple[tuple[int, Mapping[str, int]], ...]
     changes: tuple[SequenceChange, ...]
 
     def next(self, epoch: int) -> tuple[int, bool]:
-        """Return the position of the next change in this epoch, if it has one, and whether it is a step of a ramp."""
+        """Return the position of the next change in this epoch, and True if it is a step of a ramp."""
         change = self.changes[0].at if self.changes and self.changes[0].epoch == epoch else MAX_SEQUENCES
         step = self.ramp[0][0] if self.ramp else MAX_SEQUENCES
         return min(change, step), step < change
 
     def behind(self, epoch: int, num_sequences: int) -> _Begin:
-        """Return the begin of the next epoch: what this one is too short for comes there."""
+        """Return the begin of the next epoch, with the changes beyond the end of this epoch."""
         ramp = tuple((at - num_sequences, weights) for at, weights in self.ramp)
         moved = [replace(change, epoch=epoch + 1, at=change.at - num_sequences) if change.epoch == epoch else change
                  for change in self.changes]  # fmt: skip
@@ -158,7 +146,7 @@ class _Begin:
 
 
 class SequenceEpochs:
-    """Orders of sequences by epoch, of the same documents and lengths; weights change by ``changes``, which ascend."""
+    """Orders of the sequences of every epoch, from the same documents and lengths; ``changes`` ascend."""
 
     def __init__(
         self,
@@ -189,7 +177,7 @@ class SequenceEpochs:
         return self._begins[epoch]
 
     def _changed(self, epoch: int, begin: _Begin) -> tuple[PackedOrder, _Begin]:
-        """Return the order of an epoch, and its documents with all changes in it, and what is left to change."""
+        """Return the order of an epoch, and its documents with all its changes, and the changes that are left."""
         documents, ramp, changes = begin.documents, begin.ramp, begin.changes
         bound = documents.epoch(epoch)
         order = PackedOrder(bound, self._lengths, self._packing, seed=documents.seed, epoch=epoch)

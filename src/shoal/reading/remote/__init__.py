@@ -1,1 +1,1 @@
-"""Reads from remote stores: requests, their pool, their parts."""
+"""HOW ARE BYTES READ FROM A REMOTE STORE? By requests in a queue, by threads, into buffers."""

@@ -1,10 +1,9 @@
-"""The memory of a large read: allocated by the consumer, filled in place by the threads that carry out its requests.
+"""The memory of a large read: the consumer allocates it, and the threads that run its requests fill it in place.
 
-Memory that a thread allocates in its own heap is not returned to the system while anything lies behind it, and each of
-many threads has a heap. In the heap of the consumer small objects settle in the place of each released chunk, so that
-the next one does not fit there: streams took up to 16 MiB more than they held, a different amount each time. So large
-responses get memory mappings of their own, reused once nothing refers to them: the memory taken from the system is what
-is held at a time (`shoal.storage.files.memory_pool`). They are filled in place, and taken without a copy.
+Each thread has a heap, which returns nothing to the system while anything lies behind it. In the heap of the consumer
+small objects settle in the space of a released chunk, and the next chunk does not fit there: streams took up to 16 MiB
+more than they held. So large responses have mappings of their own, which are reused once nothing refers to them
+(`shoal.storage.files.memory_pool`). Threads fill the mappings in place, and the consumer takes them without a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ LEAST_BUFFER_BYTES = 128 << 10
 
 
 class ReadBuffer:
-    """The bytes of one read, requested as a whole or in parts; each part is written by the first thread that claims it.
+    """The bytes of one read, whole or in parts; the first thread that claims a part writes it.
 
     >>> read = Request(0, 100, 105, (0,))
     >>> buffer = ReadBuffer(read, MemoryPool())
@@ -41,10 +40,9 @@ class ReadBuffer:
         return self._view is None
 
     def claim(self, part: Request) -> memoryview | None:
-        """Return the memory of a part, for the first caller, who releases the view once it is filled; None for others.
+        """Return the memory of a part to the first caller, who fills and then releases the view; None to others.
 
-        These must keep what they read elsewhere, and return it: so a request that was given up as lost, and is answered
-        at last, never writes over the bytes of another one.
+        Others keep their bytes elsewhere and return them. So a late response never overwrites the bytes of another.
         """
         with self._lock:
             if self._view is None or part.first_byte in self._claims:
@@ -63,10 +61,10 @@ class ReadBuffer:
         return b""
 
     def take(self, responses: Mapping[int, bytes]) -> memoryview | bytes:
-        """Return the bytes once, when all parts have been answered; nobody can claim any of them from then on.
+        """Return the bytes once all parts have arrived; from then on nobody can claim a part.
 
-        ``responses`` to the parts are by first byte: b"" where the part was written here. Copies only if there are
-        others, or if a thread may still write to the buffer.
+        ``responses`` maps the first byte of each part to its bytes; b"" means that they are in this buffer. Copies only
+        if some are elsewhere, or if a thread may still write to the buffer.
         """
         with self._lock:
             view, self._view = self._view, None

@@ -1,4 +1,4 @@
-"""Reads of units from a remote store: neighbours share a request, many run at a time, each verified on arrival."""
+"""Reads of units from a remote store: neighbours share a request, many run at a time, and each is verified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from shoal.reading.checks.checked_reads import can_fill, parse_again, read_reque
 from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES, ReadBuffer
-from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, PendingRequest, RequestPool
+from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, RequestPool
+from shoal.reading.remote.request_queue import PendingRequest
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.read_requests import Request, coalesce, request_sizes, split_large
@@ -25,12 +26,11 @@ from shoal.stats.counters import Counters
 from shoal.storage.files.memory_pool import MemoryPool
 from shoal.storage.retry import unwrap_retries
 
-# Responses without a buffer of their own (from a cache, or a store that cannot fill one) are copied up to this size:
-# bytes that may be kept for long move from the heap of a thread to that of the consumer. Copying larger ones would take
-# as long as reading them.
+# Responses without a buffer (from a cache, or a store that cannot fill one) are copied up to this size, from the heap
+# of a thread to the heap of the consumer: they may be kept for long. A larger copy takes as long as the read.
 _SMALL_BYTES = 1 << 20
-# With 32 requests at first a first batch comes a third sooner. But each thread has a heap of its own, which is much
-# beside a small window, so there are only so many if the read-ahead has this much room (bench/LOG.md).
+# With 32 requests at first, a first batch comes a third sooner. But each thread has a heap, which is much beside a
+# small window. So the read-ahead must have this much room (bench/LOG.md).
 _MANY_AT_A_TIME = 32
 _MUCH_AHEAD_BYTES = 12 << 20
 # The read-ahead divided by this is kept for hedged requests, if they are enabled.
@@ -39,10 +39,10 @@ _HEDGED_PART = 8
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The future bytes of a read: from byte ``begin`` on of the response to its request, or of those to its parts.
+    """The future bytes of a read: they begin at byte ``begin`` of the response to its request, or to its parts.
 
-    The ``buffer`` belongs to the request and not to its bytes: if samples are read alone, several may lie in one
-    extent, which is then requested again while the first response is in flight.
+    The ``buffer`` belongs to the request, since several requests may be in flight for one extent: samples that are read
+    alone may lie in the same extent.
     """
 
     parts: list[PendingRequest]
@@ -53,7 +53,7 @@ class Promise:
 class RemoteReaders:
     """Readers that make requests ahead in several threads, and keep responses and errors until they are needed.
 
-    ``shared`` has the threads of all sources of a mixture; None for threads of its own.
+    ``shared`` has the threads for all sources of a mixture.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RemoteReaders:
         self._sizes = request_sizes(limit - hedge_bytes)
         memory.ahead_limit_bytes, self.group_bytes = self._sizes.ahead_bytes, self._sizes.group_bytes
         self._can_fill, self._mappings = can_fill(opened), MemoryPool()
-        self._buffers: set[ReadBuffer] = set()  # of requests that a consumer waits for
+        self._buffers: set[ReadBuffer] = set()  # of requests whose bytes nobody has taken
         first_at_a_time = _MANY_AT_A_TIME if limit >= _MUCH_AHEAD_BYTES else FIRST_AT_A_TIME
         read = partial(read_request, opened, stats)
         if shared is not None:
@@ -84,7 +84,7 @@ class RemoteReaders:
             memory,
             deadline_seconds=self._deadline_seconds,
             hedge_bytes=hedge_bytes,
-            # The limit found in the epoch before: finding it again would take one or two tenths of a second per epoch.
+            # The limit of the epoch before: to find it again would take one or two tenths of a second.
             first_at_a_time=max(first_at_a_time, counters.concurrency),
         )
 
@@ -92,12 +92,12 @@ class RemoteReaders:
         """Queue requests for these reads, and return their promises."""
         requests = coalesce(reads, most_bytes=self._sizes.most_bytes if self._opened.cache is None else 0)
         self._memory.reserve(sum(request.num_bytes for request in requests))
-        asked: list[Request] = []
-        buffers: list[ReadBuffer | None] = []  # of each of those
+        queued: list[Request] = []
+        buffers: list[ReadBuffer | None] = []  # for each queued request
         for request in requests:
             read_bytes = sum(reads[number].num_bytes for number in request.reads)
             parts = [request._replace(num_reads=len(request.reads), read_bytes=read_bytes)]
-            if request.is_large:  # for one read, which is counted with its last part
+            if request.is_large:  # its one read is counted with its last part
                 parts = [part._replace(read_bytes=part.num_bytes) for part in split_large(request)]
                 parts[-1] = parts[-1]._replace(num_reads=1)
             buffer = None
@@ -105,10 +105,10 @@ class RemoteReaders:
             if len(parts) > 1 or is_alone:
                 buffer = ReadBuffer(request, self._mappings)
                 self._buffers.add(buffer)
-            asked += parts
+            queued += parts
             buffers += [buffer] * len(parts)
         promises: dict[int, Promise] = {}
-        for pending, buffer in zip(self._pool.ask(asked, buffers), buffers, strict=True):
+        for pending, buffer in zip(self._pool.ask(queued, buffers), buffers, strict=True):
             for number in pending.request.reads:
                 if number in promises:
                     promises[number].parts.append(pending)
@@ -118,7 +118,7 @@ class RemoteReaders:
         return [promises[number] for number in range(len(reads))]
 
     def records(self, read: UnitRead, promise: Promise) -> Records:
-        """Wait for the request that covers this read, and parse the samples in it; repeat it if they cannot be."""
+        """Wait for the request that covers this read, and parse its samples; request them again if that fails."""
         data = self._bytes(read, promise)
         if promise.buffer is None and len(promise.parts[0].request.reads) == 1 and len(data) <= _SMALL_BYTES:
             data = bytes(memoryview(data))  # in the heap of the consumer
@@ -134,10 +134,9 @@ class RemoteReaders:
         return records.sample(sample_id - read.first_sample)
 
     def parts_in_turn(self, read: UnitRead) -> Iterator[bytes]:
-        """Yield the bytes of a large read part by part, with as many in flight as there is room for; past the cache.
+        """Yield the bytes of a large read part by part, past the cache; as many are in flight as there is room for.
 
-        At least one is always in flight, since it is needed now. The caller verifies checksums, since an extent may
-        span several parts.
+        At least one is in flight, since it is needed now. An extent may span several parts, so the caller verifies it.
         """
         step = self._sizes.turn_bytes
         in_flight: deque[PendingRequest] = deque()
@@ -155,8 +154,7 @@ class RemoteReaders:
                 while in_flight and not self._memory.has_room(part.num_bytes):
                     yield oldest()
                 self._memory.reserve(part.num_bytes)
-                # Queued behind the read-ahead, which is needed anyway: at the head of the queue each part would
-                # overtake those before it.
+                # Behind the read-ahead, which is needed anyway: at the head, each part would overtake earlier parts.
                 in_flight += self._pool.ask([part])
             while in_flight:
                 yield oldest()
@@ -164,7 +162,7 @@ class RemoteReaders:
             self._memory.drop(sum(pending.request.num_bytes for pending in in_flight))
 
     def close(self) -> None:
-        """Drop requests that have not begun, and wait a little for those in flight."""
+        """Drop requests that have not begun, and wait briefly for requests in flight."""
         self._pool.close()
         for buffer in self._buffers:
             buffer.release()
@@ -172,7 +170,7 @@ class RemoteReaders:
         self._mappings.clear()
 
     def _bytes(self, read: UnitRead, promise: Promise) -> Buffer:
-        """Wait for the bytes of a read, which is in use from now on, and count the time."""
+        """Wait for the bytes of a read, count the time, and count the read as in use."""
         began = time.perf_counter()
         try:
             if len(promise.parts[0].request.reads) > 1:
@@ -187,12 +185,12 @@ class RemoteReaders:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def _shared(self, read: UnitRead, promise: Promise) -> Buffer:
-        """Return the bytes of a read out of the response to a request that it shares."""
+        """Return the bytes of a read from the response to a shared request."""
         [pending] = promise.parts
         try:
             return self._pool.wait(pending)[promise.begin : promise.begin + read.num_bytes]
         except Exception:
-            # The fault may be in another read of the request, unless it took long: then the store does not respond.
+            # The fault may be in another read of the request. If it took long, the store does not respond.
             if pending.took_seconds > self._deadline_seconds / 2:
                 raise
             return self._alone(read, is_counted=False)
@@ -202,7 +200,7 @@ class RemoteReaders:
                 self._memory.drop(pending.request.num_bytes)
 
     def _buffered(self, read: UnitRead, parts: Sequence[PendingRequest], buffer: ReadBuffer) -> Buffer:
-        """Return the bytes of a read that has a buffer, once all of its parts have been answered."""
+        """Return the bytes of a read with a buffer, once all of its parts have arrived."""
         try:
             data = buffer.take({part.request.first_byte: self._pool.wait(part) for part in parts})
         finally:
@@ -215,7 +213,7 @@ class RemoteReaders:
         return self._alone(read, is_counted=True)
 
     def _alone(self, read: UnitRead, *, is_counted: bool) -> bytes:
-        """Return the bytes of a read by a request of its own, unless it was counted already."""
+        """Return the bytes of a read by a request of its own; ``is_counted`` reads are not counted again."""
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))
         if not is_counted:
             request = request._replace(num_reads=1, read_bytes=read.num_bytes)
@@ -223,7 +221,7 @@ class RemoteReaders:
 
 
 class SharedReading(NamedTuple):
-    """Shared by all sources: threads for requests, None if all are local; and a ledger of the bytes of all."""
+    """Threads for requests that all sources of a mixture share, None if all are local; and the ledger of all bytes."""
 
     requests: RequestPool | None
     memory: MemoryBudget

@@ -1,7 +1,6 @@
 """Reads of one sample at a time from a remote store: samples as large as a chunk, or whose neighbours share no chunk.
 
-Nothing is kept, so there is nothing to plan: the next samples are requested a group at a time, as long as they fit into
-the read-ahead, and each is waited for when its turn comes.
+Nothing is kept, so nothing is planned: the next samples are requested in groups, as many as fit into the read-ahead.
 """
 
 from __future__ import annotations
@@ -29,15 +28,7 @@ _PLANNED_AT_ONCE = 256
 
 
 class RemoteSamples:
-    """Remote samples by id, each with a read of its own.
-
-    Parameters
-    ----------
-    ahead_limit_bytes
-        Bytes that may be requested before they are used.
-    shared
-        What the sources of a mixture have in common; None for a single dataset.
-    """
+    """Remote samples by id, each with a read of its own; ``ahead_limit_bytes`` may be requested before their use."""
 
     def __init__(
         self,
@@ -59,10 +50,10 @@ class RemoteSamples:
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
         get, release, counters = self._readers.sample, self._memory.release, self._counters
-        wanted = iter(ids)
-        for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
-            # Not strict: the ids that follow the last of the group belong to the next groups.
-            for read, promise, sample_id in zip(group.reads, promises, wanted, strict=False):
+        sample_ids = iter(ids)
+        for group, promises in self._requested(_groups(self._units, units, self._readers.group_bytes)):
+            # Not strict: later ids belong to the next groups.
+            for read, promise, sample_id in zip(group.reads, promises, sample_ids, strict=False):
                 try:
                     sample: Sample | Damaged = get(read, promise, sample_id)
                 except ShardError as error:
@@ -77,19 +68,19 @@ class RemoteSamples:
         """Stop; no thread is left when this returns."""
         self._readers.close()
 
-    def _asked(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Promise]]]:
-        """Yield the groups, each after requesting as many of the following ones as fit into the read-ahead."""
-        asked: deque[tuple[_Group, list[Promise]]] = deque()
+    def _requested(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Promise]]]:
+        """Yield the groups; before each, request as many later groups as fit into the read-ahead."""
+        requested: deque[tuple[_Group, list[Promise]]] = deque()
         for group in groups:
-            # The oldest group is yielded once requested, and the caller is done with it when it asks for the next.
-            while asked and not self._memory.has_room(group.num_bytes):
-                yield asked.popleft()
-            asked.append((group, self._readers.request(group.reads)))
-        yield from asked
+            # The caller is done with the oldest group when it asks for the next.
+            while requested and not self._memory.has_room(group.num_bytes):
+                yield requested.popleft()
+            requested.append((group, self._readers.request(group.reads)))
+        yield from requested
 
 
 class _Group(NamedTuple):
-    """Reads that are requested together, and the sum of their bytes."""
+    """Reads that are requested together, and their bytes."""
 
     reads: list[UnitRead]
     num_bytes: int

@@ -24,8 +24,8 @@ os.register_at_fork(after_in_child=_renew_lock)
 class RequestStats:
     """Recorder of requests, responses and retries in some `Counters`.
 
-    ``corrupt_in_store`` maps a range (shard, first byte, end byte) to the checksum of the wrong bytes that arrived for
-    it at every attempt, and so are corrupt in the store.
+    ``corrupt_in_store`` maps a range (shard, first byte, end byte) to the checksum of its bytes, if the same wrong
+    bytes arrived at every attempt.
     """
 
     __slots__ = ("_counters", "corrupt_in_store")
@@ -55,7 +55,7 @@ class RequestStats:
             self._counters.read_bytes += read_bytes
 
     def served(self, num_bytes: int, *, is_all: bool) -> None:
-        """Take back bytes of a request for which the store was not asked; with ``is_all`` there was no request."""
+        """Take back bytes that came from elsewhere than the store; with ``is_all`` there was no request."""
         with _lock:
             self._counters.num_requests -= is_all
             self._counters.requested_bytes -= num_bytes
@@ -67,7 +67,7 @@ class RequestStats:
             self._counters.num_throttled += is_throttling(error)
 
     def corrupt(self) -> None:
-        """Count bytes that arrived and are not those that were indexed."""
+        """Count bytes that differ from the index."""
         with _lock:
             self._counters.num_corrupt += 1
 
@@ -77,7 +77,7 @@ class RequestStats:
             self._counters.num_hedges += 1
 
     def hedge_won(self) -> None:
-        """Count a hedged request that was answered before the first one."""
+        """Count a hedged request that was answered before the first request."""
         with _lock:
             self._counters.num_hedges_won += 1
 

@@ -1,21 +1,21 @@
-"""Adaptive limit on concurrent requests, found from the throughput measured while they run.
+"""Adaptive limit on requests in flight, from the throughput while they run.
 
-The number of connections that saturates a store is not known beforehand: it depends on latency, on the throughput of
-one connection, and on this machine's processors. So it is found by trial: if the consumer has to wait while requests
-are queued, the limit rises as long as throughput grows with it; if a rise brought nothing, it is undone; and if the
-store refuses more than a few requests because of overload, the limit is halved.
+The number of connections that saturates a store depends on its latency, on the throughput of one connection, and on the
+processors of this machine. So it is found by trial. If the consumer waits while requests are queued, the limit rises as
+long as throughput grows with it. A rise that brought nothing is undone. If an overloaded store refuses more than a few
+requests, the limit is halved.
 """
 
 from __future__ import annotations
 
 _LEAST_ANSWERS = 8  # responses in a round, or two for each request in flight if that is more
 _LEAST_SECONDS = 0.05  # least duration of a round: rates over a few milliseconds say nothing
-_WORTH = 0.5  # a higher limit must bring at least this fraction of the growth that it would bring at best
+_WORTH = 0.5  # a higher limit must bring at least this fraction of the best possible growth
 _FIRST_REST_SECONDS = 0.5
 _MOST_REST_SECONDS = 4.0
 _THROTTLED_REST_SECONDS = 1.0
-# An overloaded store refuses many requests. One refusal in ten, which some stores have at any rate, is no reason to
-# back off: halving at each of them ended at one request at a time.
+# An overloaded store refuses many requests. Some stores always refuse one in ten; halving at each refusal ended at one
+# request at a time.
 _LEAST_REFUSALS = 3
 _ANSWERS_FOR_A_REFUSAL = 6
 
@@ -49,7 +49,7 @@ class ConcurrencyControl:
         self._held_back = False
 
     def answered(self, num_bytes: int, *, now_seconds: float, held_back: bool) -> None:
-        """Record a response; ``held_back`` says that since the last one the limit kept the consumer waiting."""
+        """Record a response; ``held_back`` says that the limit kept the consumer waiting for it."""
         self._num_answers += 1
         self._num_bytes += num_bytes
         self._held_back |= held_back
@@ -58,7 +58,7 @@ class ConcurrencyControl:
             self.begin(now_seconds=now_seconds)
 
     def throttled(self, *, now_seconds: float) -> None:
-        """Record a refusal because of overload; many at once count as one, and a few among many responses as none."""
+        """Record a refusal because of overload; many at once count as one, a few among many responses as none."""
         self._num_refusals += 1
         is_much = self._num_refusals * _ANSWERS_FOR_A_REFUSAL >= self._num_answers + self._num_refusals
         if now_seconds < self._throttled_until or self._num_refusals < _LEAST_REFUSALS or not is_much:

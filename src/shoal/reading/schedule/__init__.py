@@ -1,1 +1,1 @@
-"""WHICH BYTES, WHEN? The plan of reads: units, lifetimes, memory, concurrency."""
+"""WHICH BYTES ARE READ WHEN? Units, their lifetimes, the memory for them, and the requests."""

@@ -1,11 +1,11 @@
-"""Lifetimes of units: when to read and release each in a span of samples, given the spans before and after.
+"""Lifetimes of units: when to read and release each unit of a span of samples.
 
-A unit is kept from its first use until its last, and across the border of two spans if both use it. A span is
-so long that a unit with samples left is nearly always used again within one; if not, it is read again, and that is
-counted. So no order has to say when it is done with a chunk, and a rank keeps only what it needs itself.
+A unit is kept from its first use until its last, and across the border of two spans if both use it. Spans are so long
+that a unit with samples left is nearly always used again within one; else it is read again, and that is counted. So no
+order has to say when it is done with a chunk, and a rank keeps only the chunks that it needs.
 
-If not all units in use fit into memory, the best choice is known, as the future is: evict the unit whose next use is
-farthest away, as soon as its latest use is over. If all units have the same size, no other choice reads fewer again.
+If the units in use do not fit into memory, evict the unit whose next use is farthest away, as soon as its latest use is
+over. If all units have the same size, no other choice reads fewer units again.
 
 References
 ----------
@@ -23,23 +23,22 @@ from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import order_by
 
-_LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be noticeable beside a small window
+_LEAST_POSITIONS = 1 << 13  # a position takes 350 bytes for a moment: more is noticeable beside a small window
 _LEAST_OF_RANKS = 1 << 16
 _SOURCE_POSITIONS = 1 << 9  # each source of a mixture is asked for its samples of a span, which takes 50 us
 _MOST_OF_SOURCES = 1 << 15
 _MOST_POSITIONS = 1 << 22
-# A window of K chunks uses each of them every K positions, give or take half; smaller chunks proportionally less often.
-# A shuffle buffer keeps one sample in exp(8) for more than 8 times its length.
+# A window of K chunks uses each chunk every K positions, give or take half; smaller chunks proportionally less often. A
+# shuffle buffer keeps one sample in exp(8) for more than 8 times its length.
 _REACHES = 8
 
 
 def span_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
     """Return the number of positions in a span of an order with these parameters, shared by ``world_size`` ranks.
 
-    Reads are planned a span ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
-    one, it would read less than a chunk of small samples ahead, and wait for each. So a span is longer for many
-    ranks, up to eight times: positions of other ranks take 66 bytes each. So it is, up to four times, for a mixture of
-    many sources. An order can set a limit.
+    Reads are planned a span ahead, and a rank has only its share of a span. A share of less than a chunk would make the
+    rank wait for each chunk. So a span is up to eight times longer for many ranks (a position of another rank takes 66
+    bytes), and up to four times for a mixture of many sources. An order can set a limit.
 
     >>> span_positions({"chunks": 4}), span_positions({"chunks": 4, "sources": 64})
     (8192, 32768)
@@ -52,13 +51,12 @@ def span_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the units of a span that the one before does not use, in the order of their first use; O(n log n).
+    """Return the units that a span uses and the span before does not, in the order of first use; O(n log n).
 
     >>> first_uses(np.array([4, 2, 4, 7]), before=np.array([2, 9])).tolist()
     [4, 7]
     """
-    used, first, _ = _uses(units)
-    return units[np.sort(first[~_among(used, before)])]
+    return handed_on(before, units)[0]
 
 
 def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -67,10 +65,7 @@ def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.
     >>> last_uses(np.array([4, 2, 4, 7]), after=np.array([7])).tolist()
     [False, True, True, False]
     """
-    used, _, last = _uses(units)
-    is_last = np.zeros(len(units), dtype=bool)
-    is_last[last[~_among(used, after)]] = True
-    return is_last
+    return handed_on(units, after)[1]
 
 
 def handed_on(units: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -92,28 +87,11 @@ def handed_on(units: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[NDArr
     return both[np.sort(first[first >= len(units)])], is_last
 
 
-def _uses(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct units, sorted, and the places of the first and the last use of each."""
-    by_unit = order_by((units, int(units.max(initial=0)).bit_length()))
-    ordered = units[by_unit]
-    border = np.ones(len(units) + 1, dtype=bool)  # one before each unit's first use, and one at the end
-    border[1:-1] = ordered[1:] != ordered[:-1]
-    begins = np.flatnonzero(border)
-    return ordered[begins[:-1]], by_unit[begins[:-1]], by_unit[begins[1:] - 1]
-
-
-def _among(units: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return True for each unit that is among the others."""
-    others = np.sort(others)
-    found: NDArray[np.bool_] = np.searchsorted(others, units, side="right") > np.searchsorted(others, units)
-    return found
-
-
 class SpanPlan(NamedTuple):
     """The reads and releases of a span of samples.
 
-    ``reads`` are the units to read, in this order, one perhaps several times; ``last``, of the shape of the samples,
-    is True where the unit is released after the sample; ``drops`` are released before the first sample.
+    ``reads`` are the units to read, in order; a unit may occur several times. ``last`` has the shape of the samples,
+    and is True where the unit is released after the sample. ``drops`` are released before the first sample.
     """
 
     reads: NDArray[np.int64]
@@ -122,10 +100,9 @@ class SpanPlan(NamedTuple):
 
 
 class Keeping:
-    """Planner of consecutive spans, such that the units in use never take more than ``keep_bytes``.
+    """Planner of consecutive spans, so that the units in use take at most ``keep_bytes``; a larger unit is kept alone.
 
-    A larger unit is kept alone. ``bytes_of`` returns the sizes of units. If the units do not fit, O(samples) in Python,
-    a microsecond each; vectorised if they do.
+    ``bytes_of`` returns the sizes of units. If the units do not fit, planning takes a microsecond for each sample.
     """
 
     def __init__(self, keep_bytes: int, bytes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> None:
@@ -133,7 +110,7 @@ class Keeping:
         self._held: dict[int, int] = {}  # units kept from the span before, with their bytes
 
     def plan(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> SpanPlan:
-        """Plan a span of samples with these ``units``, followed by one with ``after``, both in the order of use."""
+        """Plan a span that uses ``units``, before a span that uses ``after``; both in the order of use."""
         held = np.fromiter(self._held, dtype=np.int64, count=len(self._held))
         if self._peak_bytes(units, held, after) <= self._keep_bytes:
             reads, last = first_uses(units, held), last_uses(units, after)
@@ -144,7 +121,7 @@ class Keeping:
         return self._choose(units, after)
 
     def _peak_bytes(self, units: NDArray[np.int64], held: NDArray[np.int64], after: NDArray[np.int64]) -> int:
-        """Return the most bytes that are in use at a time if nothing is evicted early."""
+        """Return the most bytes in use at a time if nothing is evicted early."""
         distinct, first = np.unique(np.concatenate([held, units]), return_index=True)
         begin = np.maximum(first - len(held), 0)
         end = np.full(len(distinct), len(units))
@@ -161,7 +138,8 @@ class Keeping:
         num_samples = len(units)
         both = np.concatenate([units, after])
         next_use = _next_uses(both)
-        sizes = dict(zip(*(column.tolist() for column in _sizes(self._bytes_of, units)), strict=True))
+        distinct = np.unique(units)
+        sizes = dict(zip(distinct.tolist(), self._bytes_of(distinct).tolist(), strict=True))
         held, never = self._held, len(both)
         uses = {int(unit): int(at) for unit, at in zip(*np.unique(both, return_index=True), strict=True)}
         due = {unit: uses.get(unit, never) for unit in held}  # the next use of each held unit
@@ -181,7 +159,7 @@ class Keeping:
             del due[unit]
             return held.pop(unit)
 
-        for place, unit in enumerate(units.tolist()):
+        for position, unit in enumerate(units.tolist()):
             if unit not in held:
                 size = sizes[unit]
                 while held and held_bytes + size > self._keep_bytes:
@@ -191,8 +169,8 @@ class Keeping:
                 reads.append(unit)
                 held[unit] = size
                 held_bytes += size
-            latest[unit] = place
-            due[unit] = at = int(next_use[place])
+            latest[unit] = position
+            due[unit] = at = int(next_use[position])
             if at == never:
                 held_bytes -= let_go(unit)
             else:
@@ -201,16 +179,9 @@ class Keeping:
 
 
 def _next_uses(units: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each use of a unit the place of the next one; the number of all uses if there is none."""
+    """Return the position of the next use of the same unit, for each use; the number of uses after the last."""
     order = np.argsort(units, kind="stable")
     same = units[order][1:] == units[order][:-1]
     following = np.full(len(units), len(units), dtype=np.int64)
     following[order[:-1][same]] = order[1:][same]
     return following
-
-
-def _sizes(
-    bytes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]], units: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    distinct = np.unique(units)
-    return distinct, bytes_of(distinct)

@@ -1,4 +1,4 @@
-"""Memory budgets of an order: the units that are read at once, and the bytes to read ahead and to keep."""
+"""Division of memory for an order: the units, and the bytes to read ahead and to keep; and a warning of too much."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shoal.reading.schedule.memory_ledger import ahead_limit_bytes, divide
 from shoal.reading.schedule.units import RecordUnits, SlicedUnits, SpilledRecords, Units
 from shoal.storage.chunk_cache.directory import most_memory_bytes
 
+_log = logging.getLogger("shoal")
+_warned: set[tuple[int, int, int]] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The units to read, and the bytes of them to read ahead of their use.
-
-    ``keeping`` plans which units to evict early; None if all units that the order has in use may be kept.
-    """
+    """The units to read, and the bytes to read ahead; ``keeping`` plans early evictions, None if all units fit."""
 
     units: Units
     ahead_bytes: int
@@ -40,18 +40,11 @@ def budget_of(
     verifies: bool = False,
     num_sources: int = 1,
 ) -> Budget:
-    """Return the budget for reading in an order, from a local or (``is_remote``) remote store.
+    """Return the budget for reading in an order; the ``num_sources`` of a mixture share the memory.
 
-    ``num_sources`` share the memory, if the order is that of a source of a mixture.
-
-    A chunk that is too large (`shoal.reading.cache.large_chunks`) is read sample by sample if the index has sample
-    offsets or the chunk can be spilled. With ``verifies``, single samples are read with their whole extents, since only
-    these have checksums.
-
-    Raises
-    ------
-    UsageError
-        The limit is too small for what must be in memory at once.
+    A chunk that is too large (`shoal.reading.cache.large_chunks`) is read sample by sample if the index has the offsets
+    of samples, or if it can be spilled. With ``verifies``, a single sample is read with its whole extent, since only
+    extents have checksums. Raises `UsageError`: the limit is too small for two units read ahead and one in use.
     """
     table, index = resolved.chunks, resolved.index
     chunk_bytes = table.decoded_bytes
@@ -74,42 +67,39 @@ def budget_of(
     if memory_limit_bytes is not None and is_sliced.all():
         largest_bytes = RecordUnits(alone).largest_bytes(table, is_sliced)
     largest_bytes = units.largest(largest_bytes)
-    sizes = (window_bytes, largest_bytes)
-    ahead_bytes, keeping = ahead_limit_bytes(*sizes, is_remote=is_remote, num_sources=num_sources), None
-    if memory_limit_bytes is not None:
-        try:
-            ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
-        except UsageError as error:
-            if index.sample_bytes is None and not resolved.spills:
-                error.hint = (
-                    f"{error.hint}; or cache= in shoal.open(), where chunks that are too large are kept decoded"
-                )
-            raise
+    ahead_bytes = ahead_limit_bytes(window_bytes, largest_bytes, is_remote=is_remote, num_sources=num_sources)
+    if memory_limit_bytes is None:
+        return Budget(units, ahead_bytes, None)
+    try:
+        ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
+    except UsageError as error:
+        if index.sample_bytes is None and not resolved.spills:
+            error.hint += "; or cache= in shoal.open(), where chunks that are too large are kept decoded"
+        raise
 
-        def bytes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-            return np.array([units.held_bytes(read) for read in units.reads(numbers)], dtype=np.int64)
+    def bytes_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([units.held_bytes(read) for read in units.reads(numbers)], dtype=np.int64)
 
-        keeping = Keeping(keep_bytes, bytes_of)
-    return Budget(units, ahead_bytes, keeping)
+    return Budget(units, ahead_bytes, Keeping(keep_bytes, bytes_of))
 
 
-_log = logging.getLogger("shoal")
-_warned: set[tuple[int, int, int]] = set()
+def local_ranks(world_size: int) -> int:
+    """Return the number of ranks on this machine, as torchrun reports it; 1 if nobody does."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(world_size, int(local)) if local.isdecimal() and int(local) else 1
 
 
 def warn_of_memory(
     orders: Sequence[ResolvedOrder], *, world_size: int, num_workers: int, memory_limit_bytes: int | None
 ) -> None:
-    """Log, once for the same numbers, if the chunks in use by the processes of this machine exceed its memory.
+    """Log, once for the same numbers, if the chunks in use on this machine exceed its memory or its container's.
 
-    ``orders`` are those of all sources, read by ``num_workers`` processes of each rank; ``memory_limit_bytes`` is the
-    limit of each process.
+    Each rank reads the ``orders`` of all sources in ``num_workers`` processes, each with the same limit.
     """
     most_bytes = most_memory_bytes()
     rank_bytes = sum(order.chunks_held_bytes for order in orders) // world_size
     process_bytes = rank_bytes if memory_limit_bytes is None else min(rank_bytes, memory_limit_bytes)
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    num_processes = num_workers * (min(world_size, int(local)) if local.isdecimal() and int(local) else 1)
+    num_processes = num_workers * local_ranks(world_size)
     numbers = process_bytes, num_processes, most_bytes
     if not most_bytes or process_bytes * num_processes <= most_bytes or numbers in _warned:
         return

@@ -1,9 +1,8 @@
-"""Memory of reading: how much may be read ahead and kept, what is held now, and which reads there is room for.
+"""Memory for reading: the limits on bytes read ahead and kept, the bytes held now, and the reads that have room.
 
-Bytes are reserved before they are requested, and held once they have arrived; reserved or in use, they are claimed.
-Bytes that the order keeps in use are only counted; those read ahead of their use are limited. The unit that holds the
-next sample is always admitted, so the limit cannot deadlock. Shared by reading and by planning, so that a plan predicts
-the actual requests.
+Bytes are reserved before they are requested, and held once they have arrived; both count as claimed. Bytes in use are
+only counted; bytes read ahead of their use are limited. The unit of the next sample is always admitted, so the limit
+cannot deadlock. Plans use the same ledger, so that a plan predicts the actual requests.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from shoal.reading.schedule.units import UnitRead
 class MemoryBudget:
     """Ledger of the bytes of units that are requested or held; it belongs to one thread.
 
-    Only `arrive` and `leave` are called by others, one at a time: for responses that the thread has not taken yet.
+    Other threads call only `arrive` and `leave`, one at a time, for responses that nobody has taken yet.
 
     >>> ledger = MemoryBudget(ahead_limit_bytes=10)
     >>> ledger.reserve(8); ledger.has_room(4)
@@ -33,7 +32,7 @@ class MemoryBudget:
     def __init__(self, *, ahead_limit_bytes: int, total: MemoryBudget | None = None) -> None:
         self.ahead_limit_bytes = ahead_limit_bytes
         self._total = total
-        self.is_kept_free = False  # True stops read-ahead, for a piece that will need all the room
+        self.is_kept_free = False  # True stops read-ahead, for a chunk that will need all the room
         self.held_bytes = 0  # of units in use
         self.arrived_bytes = 0  # of responses that wait for their use
         self.ahead_bytes = 0
@@ -51,12 +50,12 @@ class MemoryBudget:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes held at a time, by all that share a total if there is one."""
+        """Most bytes held at a time, by all sources that share a total."""
         return self._peak_bytes if self._total is None else self._total.peak_bytes
 
     @property
     def peak_claimed_bytes(self) -> int:
-        """Most bytes claimed at a time, by all that share a total if there is one."""
+        """Most bytes claimed at a time, by all sources that share a total."""
         return self._peak_claimed_bytes if self._total is None else self._total.peak_claimed_bytes
 
     def reserve(self, num_bytes: int) -> None:
@@ -65,31 +64,31 @@ class MemoryBudget:
         self._claim(num_bytes)
 
     def arrive(self, num_bytes: int) -> None:
-        """Count a response that has arrived, and is held until it is used."""
+        """Count a response that has arrived."""
         self.arrived_bytes += num_bytes
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + self.arrived_bytes)
 
     def leave(self, num_bytes: int) -> None:
-        """Count a response as taken by all who need it."""
+        """Count a response that all readers have taken."""
         self.arrived_bytes -= num_bytes
 
     def use(self, num_bytes: int) -> None:
-        """Count bytes that were read ahead as used: from now on the order keeps them."""
+        """Count bytes that were read ahead as in use."""
         self.ahead_bytes -= num_bytes
         self._hold(num_bytes)
 
     def hold(self, num_bytes: int) -> None:
-        """Count used bytes that were not read ahead for themselves: copied out of a larger response, or decoded."""
+        """Count bytes in use that were not read ahead: copied from a larger response, or decoded."""
         self._hold(num_bytes)
         self._claim(num_bytes)
 
     def drop(self, num_bytes: int) -> None:
-        """Give back the room of a response, once everything needed of it has been copied."""
+        """Give back the room of a response whose bytes were copied."""
         self.ahead_bytes -= num_bytes
         self._claim(-num_bytes)
 
     def release(self, num_bytes: int) -> None:
-        """Release bytes that were used."""
+        """Release bytes in use."""
         self._hold(-num_bytes)
         self._claim(-num_bytes)
 
@@ -109,10 +108,10 @@ class MemoryBudget:
 def groups_with_room(
     ledger: MemoryBudget, group_bytes: int, *, pending: deque[UnitRead], is_due: Callable[[], bool]
 ) -> Iterator[list[UnitRead]]:
-    """Yield groups of reads while there is room; the caller reserves each before the next one is formed.
+    """Yield groups of reads while there is room; the caller reserves each group before the next one is formed.
 
-    ``is_due`` says whether there is a first read in ``pending``, which need not wait. A group ends with the read that
-    makes it ``group_bytes`` or more, or before the one for which there is no room.
+    ``is_due`` returns True if the first read in ``pending`` exists and need not wait. A group ends once it has
+    ``group_bytes``, or before a read without room.
     """
     while ledger.has_room(group_bytes):
         group: list[UnitRead] = []
@@ -127,7 +126,7 @@ def groups_with_room(
 
 _LEAST_BYTES = 1 << 20
 _MOST_BYTES = 32 << 20
-# With large chunks, fewer than 16 of them in flight would leave connections idle.
+# Fewer than 16 large chunks in flight would leave connections idle.
 _REQUESTS_OF_REMOTE_STORES = 16
 _LEAST_REMOTE_BYTES = 8 << 20
 _MOST_REMOTE_BYTES = 128 << 20
@@ -136,10 +135,9 @@ _MOST_REMOTE_BYTES = 128 << 20
 def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_remote: bool, num_sources: int = 1) -> int:
     """Return the read-ahead limit for a window of ``window_bytes`` (0 for none) and units of up to ``largest_bytes``.
 
-    A quarter of the window, so that read-ahead never outweighs the window, and at most 32 MiB. From a remote store, at
-    least 8 MiB, since what is under way at a time is the rate times the latency; 16 units if these are half of the
-    window at most; and 32 MiB without a window. At least two units in any case. The ``num_sources`` of a mixture share
-    the least.
+    A quarter of the window, at most 32 MiB, at least two units. From a remote store at least 8 MiB, since the bytes in
+    flight are the rate times the latency; 16 units if they fit into half of the window; and 32 MiB without a window.
+    The ``num_sources`` of a mixture share the least.
 
     >>> [ahead_limit_bytes(window << 20, 1 << 20, is_remote=True) >> 20 for window in (4, 64, 512)]
     [8, 16, 32]
@@ -161,20 +159,17 @@ class Division(NamedTuple):
 
 
 def divide(memory_limit_bytes: int, ahead_bytes: int, largest_bytes: int) -> Division:
-    """Divide a memory limit between read-ahead, of ``ahead_bytes`` if possible, and units that are kept.
+    """Divide a memory limit between read-ahead, of ``ahead_bytes`` if possible, and kept units.
+
+    Raises `UsageError`: the limit is too small for two units read ahead and one in use.
 
     >>> divide(100, 60, 10)
     Division(ahead_bytes=25, keep_bytes=75)
-
-    Raises
-    ------
-    UsageError
-        The limit is too small for two units read ahead and one in use.
     """
     if memory_limit_bytes < 3 * largest_bytes:
         msg = (
-            f"reading(memory_limit={memory_limit_bytes}): what is read at once has up to {largest_bytes} bytes, and "
-            f"one in use and two read ahead take {3 * largest_bytes}"
+            f"reading(memory_limit={memory_limit_bytes}): one read has up to {largest_bytes} bytes, and one in use and "
+            f"two read ahead take {3 * largest_bytes}"
         )
         raise UsageError(msg, hint=f"memory_limit={3 * largest_bytes} or more, or a smaller chunk= in shuffle()")
     ahead_bytes = min(ahead_bytes, max(memory_limit_bytes // 4, 2 * largest_bytes))

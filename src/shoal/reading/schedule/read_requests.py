@@ -1,7 +1,7 @@
-"""Requests for reads of a remote store: neighbours share one, and large ones are split into parts.
+"""Requests for reads of a remote store: neighbours share a request, and large reads are split into parts.
 
-Every request has a cost, in time and often in money: so reads of a shard that are adjacent or nearly so, and needed at
-about the same time, become one request; the few bytes between them are thrown away.
+Every request costs time, and often money. So reads of a shard that are nearly adjacent, and needed at about the same
+time, become one request; the few bytes between them are thrown away.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MOST_AMPLIFICATION = 1 + 1 / _PAYLOAD_BYTES_FOR_A_WASTED_ONE
 """Most bytes of a request for each byte that one of its reads needs."""
 
 
-# Groups, and least number of requests, into which the read-ahead is divided: fewer requests would not use the
-# throughput of many connections, and a group that waits for room is missing from the requests in flight.
+# The read-ahead has so many groups, and at least so many requests: fewer requests would not use the throughput of many
+# connections, and a group that waits for room is missing from the requests in flight.
 _GROUPS_AHEAD = 8
 _REQUESTS_AHEAD = 32
 _LEAST_REQUEST_BYTES = 256 << 10
 _MOST_REQUEST_BYTES = 4 << 20
-_PARTS_AT_A_TIME = 4  # least number in flight of a read that is fetched part by part
+_PARTS_AT_A_TIME = 4  # least number in flight, of a read that comes part by part
 LARGE_BYTES = 8 << 20
 PART_BYTES = 4 << 20
 
@@ -31,7 +31,7 @@ class Request(NamedTuple):
     """Bytes ``[first_byte, end_byte)`` of a shard, which cover the reads with the numbers ``reads``.
 
     ``is_cached`` is False for bytes that must not go through the chunk cache. The response adds ``num_reads`` and
-    ``read_bytes`` to the counts of the stream: 0 of a request for bytes that were counted before.
+    ``read_bytes`` to the counts of the stream; 0 for bytes that were counted before.
     """
 
     shard: int
@@ -44,20 +44,19 @@ class Request(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are requested."""
+        """Bytes of the request."""
         return self.end_byte - self.first_byte
 
     @property
     def is_large(self) -> bool:
-        """True if it is split into parts: several connections have more throughput than one."""
+        """True for one large read, which is split: several connections have more throughput than one."""
         return len(self.reads) == 1 and self.num_bytes > LARGE_BYTES
 
 
 def coalesce(reads: Sequence[UnitRead], *, most_bytes: int) -> list[Request]:
-    """Return the requests for some reads, ordered by the first read that each serves; O(n log n).
+    """Return the requests for some reads, ordered by the first read of each request; O(n log n).
 
-    A read of ``most_bytes`` or more stays alone; no request for several reads is larger. At most one in 51 bytes of a
-    request belongs to none of its reads.
+    A request for several reads has at most ``most_bytes``, and at most one in 51 of its bytes belongs to no read.
 
     >>> reads = [UnitRead(0, 0, 100, 200, 0, 1), UnitRead(7, 3, 0, 50, 9, 1), UnitRead(1, 0, 200, 300, 1, 1)]
     >>> [(request.shard, request.first_byte, request.end_byte) for request in coalesce(reads, most_bytes=1000)]
@@ -65,30 +64,22 @@ def coalesce(reads: Sequence[UnitRead], *, most_bytes: int) -> list[Request]:
     """
     requests: list[Request] = []
     # The request that is being extended, and the number of its bytes that reads need.
-    shard, first_byte, end_byte, wanted_bytes, numbers = -1, 0, 0, 0, [0]
+    shard, first_byte, end_byte, read_bytes, numbers = -1, 0, 0, 0, [0]
     for number in sorted(range(len(reads)), key=lambda number: reads[number][1:4]):
         read = reads[number]
         new_end = max(end_byte, read.end_byte)
         gap_bytes = max(0, read.first_byte - end_byte)
         new_bytes = new_end - end_byte - gap_bytes
-        wasted_bytes = new_end - first_byte - wanted_bytes - new_bytes
-        if (
-            read.shard == shard
-            and new_end - first_byte <= most_bytes
-            and wasted_bytes * _PAYLOAD_BYTES_FOR_A_WASTED_ONE <= wanted_bytes + new_bytes
-        ):
-            end_byte, wanted_bytes = new_end, wanted_bytes + new_bytes
+        wasted_bytes = new_end - first_byte - read_bytes - new_bytes
+        is_dense = wasted_bytes * _PAYLOAD_BYTES_FOR_A_WASTED_ONE <= read_bytes + new_bytes
+        if read.shard == shard and new_end - first_byte <= most_bytes and is_dense:
+            end_byte, read_bytes = new_end, read_bytes + new_bytes
             numbers.append(number)
             continue
         if shard >= 0:
             requests.append(Request(shard, first_byte, end_byte, tuple(sorted(numbers))))
-        shard, first_byte, end_byte, wanted_bytes, numbers = (
-            read.shard,
-            read.first_byte,
-            read.end_byte,
-            read.num_bytes,
-            [number],
-        )
+        _, shard, first_byte, end_byte = read[:4]
+        read_bytes, numbers = read.num_bytes, [number]
     if shard >= 0:
         requests.append(Request(shard, first_byte, end_byte, tuple(sorted(numbers))))
     return sorted(requests, key=lambda request: request.reads[0])
@@ -97,8 +88,8 @@ def coalesce(reads: Sequence[UnitRead], *, most_bytes: int) -> list[Request]:
 class RequestSizes(NamedTuple):
     """Sizes of groups and requests, in bytes.
 
-    ``ahead_bytes`` of reads may be ahead of their use. A group has ``group_bytes`` or up to one read more, a request
-    for several reads at most ``most_bytes``, and a part of a read that is fetched part by part ``turn_bytes``.
+    Reads of ``ahead_bytes`` may be ahead of their use. A group has ``group_bytes`` or up to one read more, a request
+    for several reads at most ``most_bytes``, and a part of a read that comes part by part ``turn_bytes``.
     """
 
     ahead_bytes: int
@@ -108,7 +99,7 @@ class RequestSizes(NamedTuple):
 
 
 def request_sizes(ahead_limit_bytes: int) -> RequestSizes:
-    """Return the request sizes if ``ahead_limit_bytes`` may be requested or waiting for their use.
+    """Return the request sizes if ``ahead_limit_bytes`` may be requested or wait for their use.
 
     >>> request_sizes(32 << 20)
     RequestSizes(ahead_bytes=32896501, most_bytes=1028015, group_bytes=1028015, turn_bytes=4194304)
@@ -122,7 +113,7 @@ def request_sizes(ahead_limit_bytes: int) -> RequestSizes:
 
 
 def split_large(request: Request) -> list[Request]:
-    """Split a request for one large read into parts of equal size, except for the last; return others unchanged."""
+    """Split a request for one large read into parts of equal size, except the last; return other requests unchanged."""
     if not request.is_large:
         return [request]
     num_parts = -(-request.num_bytes // PART_BYTES)

@@ -1,4 +1,4 @@
-"""Units of reading: whole chunks for orders that go chunk by chunk, single records for others."""
+"""Units of reading: whole chunks for orders that go chunk by chunk, single samples for others."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shoal.formats.shard_format import Records
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import Index, locate
 
-_TURN_BITS = 4  # more would only part turns that are sixteen turns of the same chunk away from each other
+_TURN_BITS = 4  # more would only separate turns of a chunk that are sixteen turns apart
 
 
 class UnitRead(NamedTuple):
     """One read: bytes ``[first_byte, end_byte)`` of a shard, with ``num_samples`` samples from id ``first_sample`` on.
 
-    A plain tuple, by far the fastest object to create, since there is one for every chunk.
+    A plain tuple, by far the fastest object to create: every chunk has one.
     """
 
     unit: int
@@ -32,7 +32,7 @@ class UnitRead(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are read, and held until the last of the samples is delivered."""
+        """Bytes that are read, and held until the last sample is delivered."""
         return self.end_byte - self.first_byte
 
 
@@ -47,26 +47,22 @@ class Units(Protocol):
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the unit that holds each sample id."""
-        ...
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the read of each unit; one call for many units costs far less than many calls."""
-        ...
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the fields of these reads as arrays of shape (len(units),), without an object for each read."""
-        ...
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the bytes that a read takes in memory once decoded."""
-        ...
 
     def largest(self, of_chunks: int) -> int:
-        """Return the bytes of the largest unit, given that of the largest chunk."""
+        """Return the bytes of the largest unit, given the bytes of the largest chunk."""
         return of_chunks
 
     def readers(self, readers: UnitReaders, making: Callable[..., UnitReaders]) -> UnitReaders:  # noqa: ARG002
-        """Return the readers of these units; ``making`` makes readers of samples that are no bytes of a shard."""
+        """Return the readers of these units; ``making`` makes readers of samples outside the shards."""
         return readers
 
 
@@ -98,8 +94,8 @@ class ChunkUnits(Units):
 class TurnUnits(Units):
     """Units that read the chunk of a turn (`shoal.order.sampling.copies`), and are released before its next turn.
 
-    Chunks as units would be kept from one turn to the next if both are in a span, and a span may be a whole epoch.
-    Turns of a chunk have consecutive numbers in an epoch, so their last bits tell them apart.
+    Chunks as units would be kept between two turns of a span, and a span may be a whole epoch. Turns of a chunk have
+    consecutive numbers in an epoch, so their last bits tell them apart.
     """
 
     def __init__(self, table: ChunkTable) -> None:
@@ -128,62 +124,32 @@ class TurnUnits(Units):
 
 
 class UnitReaders(Protocol):
-    """A way of reading units, which counts the bytes read ahead of their first use, and the time that is waited."""
+    """Readers of units, which count the bytes read ahead of their first use, and the seconds of waiting."""
 
     group_bytes: int
     """Bytes that are requested at a time, as soon as there is room for them."""
 
     def request(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
-        """Announce reads that are needed soon, in this order, and return for each the promise to pass on."""
-        ...
+        """Announce the next reads, in order, and return a promise for each."""
 
     def records(self, read: UnitRead, promise: Any) -> Records:
         """Return the samples of a read, which is in use from now on; raise if it failed."""
-        ...
 
     def read_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
         """Write the bytes of a read into a buffer, unparsed."""
-        ...
 
     def close(self) -> None:
         """Stop; no thread is left when this returns, unless its request gets no response for half a second."""
-        ...
-
-
-class SampleReads(Protocol):
-    """Reads of single samples; a unit is a sample id."""
-
-    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
-        """Return the read of each of these samples."""
-        ...
-
-    def held_bytes(self, read: UnitRead) -> int:
-        """Return the bytes that a read takes in memory."""
-        ...
-
-    def largest_bytes(self, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> int:
-        """Return the bytes of the largest sample of the chunks that are sliced."""
-        ...
-
-    def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:
-        """Return ``readers``; ``making`` adds readers of samples that are no bytes of a shard."""
-        ...
 
 
 class SlicedUnits(Units):
-    """Units that are whole chunks, except for sliced (too large) chunks, whose samples are read one by one as needed.
+    """Units that are whole chunks, except that samples of sliced (too large) chunks are read one by one.
 
-    Units are first the chunks by number, then the samples of sliced chunks, numbered consecutively.
-
-    Parameters
-    ----------
-    records
-        Reads of single samples; a unit is a sample id.
-    is_sliced
-        True for each chunk that is sliced; shape (num_chunks,).
+    Units are first the chunks by number, then the samples of sliced chunks, numbered consecutively. ``is_sliced`` has
+    shape (num_chunks,).
     """
 
-    def __init__(self, records: SampleReads, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> None:
+    def __init__(self, records: RecordUnits | SpilledRecords, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> None:
         self._chunks, self._records, self.num_chunks = ChunkUnits(table), records, len(table)
         self._table = table
         self._sliced = np.flatnonzero(is_sliced)
@@ -216,7 +182,7 @@ class SlicedUnits(Units):
         return [next(chunks) if whole else next(records)._replace(unit=next(numbers)) for whole in is_chunk.tolist()]
 
     def readers(self, readers: UnitReaders, making: Callable[..., UnitReaders]) -> UnitReaders:
-        """Return readers of chunks, and of single samples wherever these are kept."""
+        """Return readers of chunks and of single samples."""
         return self._records.with_samples(readers, partial(making, num_chunks=self.num_chunks))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
@@ -224,12 +190,12 @@ class SlicedUnits(Units):
         return list(np.array(self.reads(units), dtype=np.int64).reshape(-1, len(UnitRead._fields)).T)
 
     def held_bytes(self, read: UnitRead) -> int:
-        """Return the decoded bytes of a whole chunk, or those of a sample that is read alone."""
+        """Return the decoded bytes of a whole chunk, or of a sample that is read alone."""
         return self._chunks.held_bytes(read) if read.unit < self.num_chunks else self._records.held_bytes(read)
 
 
 class RecordUnits(Units):
-    """Units that are single samples, by id; if the index has no sample sizes, the whole extent is read."""
+    """Units that are single samples, by id; without sample sizes in the index, a read is a whole extent."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -260,7 +226,7 @@ class RecordUnits(Units):
         return int(self._index.extent_decoded_bytes[extent_of(self._index, read.first_sample)])
 
     def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:  # noqa: ARG002
-        """Return the readers: they read single samples, too."""
+        """Return the readers, which read single samples too."""
         return readers
 
     def largest_bytes(self, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> int:
@@ -276,7 +242,7 @@ class RecordUnits(Units):
 
 
 class SpilledRecords:
-    """Empty reads of single samples, whose pieces are kept decoded outside the shard; a unit is a sample id."""
+    """Empty reads of single samples from chunks that are kept decoded outside the shard; a unit is a sample id."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -286,8 +252,8 @@ class SpilledRecords:
         index = self._index
         extents = np.searchsorted(index.extent_first_sample, units, side="right") - 1
         shards, first_bytes = index.extent_shard[extents].tolist(), index.extent_first_byte[extents].tolist()
-        places = zip(units.tolist(), shards, first_bytes, strict=True)
-        return [UnitRead(unit, shard, byte, byte, unit, 1) for unit, shard, byte in places]
+        rows = zip(units.tolist(), shards, first_bytes, strict=True)
+        return [UnitRead(unit, shard, byte, byte, unit, 1) for unit, shard, byte in rows]
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the approximate bytes of a sample: the mean of its extent."""
@@ -295,11 +261,11 @@ class SpilledRecords:
         return int(self._index.extent_decoded_bytes[extent] // max(1, self._index.extent_num_samples[extent]))
 
     def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:
-        """Return readers that find samples in their decoded pieces."""
+        """Return readers that find samples in their decoded chunks."""
         return making(readers)
 
     def largest_bytes(self, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> int:
-        """Return the bytes of the largest sample of the sliced chunks, which is taken for a mean one of its chunk."""
+        """Return the bytes of the largest sample of the sliced chunks; each sample counts as the mean of its chunk."""
         samples = table.decoded_bytes[is_sliced] // np.maximum(1, table.num_samples[is_sliced])
         return int(samples.max(initial=1))
 
@@ -322,7 +288,7 @@ def extent_read(index: Index, extent: int) -> UnitRead:
 
 
 def starts_in(index: Index, read: UnitRead) -> list[int] | None:
-    """Return the offsets of the samples in the bytes of a read, and the end of the last; None if not in the index.
+    """Return the offsets of the samples in the bytes of a read, and the end of the last; None if the index lacks them.
 
     A list of num_samples + 1 integers, since the caller iterates over it in Python.
     """
