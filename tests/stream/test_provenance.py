@@ -124,7 +124,7 @@ def test_what_has_no_documents_or_sources_is_refused(home: Path) -> None:
         web.pack_sequences(LENGTH, extras=["document_id"])
     with pytest.raises(UsageError, match="are not packed"):
         web.batch(4).batch_segments(0)
-    with pytest.raises(UsageError, match=r"not known before it is read\n.*with_ids"):
+    with pytest.raises(UsageError, match=r"only reading shows the samples.*\n.*with_ids"):
         web.pack_sequences(LENGTH, lengths=None).batch(4).batch_segments(0)
     with pytest.raises(UsageError, match="sequences have a field of this name"):
         web.rename(document_ids="tokens").pack_sequences(LENGTH, key="document_ids")

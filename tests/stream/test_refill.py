@@ -386,8 +386,8 @@ def test_a_state_grows_with_ranks_and_not_with_stops(tars: Dataset) -> None:
     ("call", "words"),
     [
         (lambda ds: next(iter(ds)), "fills batches, and this dataset has none"),
-        (lambda ds: ds.batch(4).batch_ids(0), "not known before it is read"),
-        (lambda ds: ds.batch(4).without(steps=3), "not known before it is read"),
+        (lambda ds: ds.batch(4).batch_ids(0), "only reading shows the samples"),
+        (lambda ds: ds.batch(4).without(steps=3), "only reading shows the samples"),
     ],
 )
 def test_what_is_refused(tars: Dataset, call: Any, words: str) -> None:

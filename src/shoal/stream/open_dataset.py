@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,10 +10,8 @@ from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
-from shoal.indexing.growing.unindexed import Unindexed
-from shoal.indexing.indexing_estimate import LONG_SECONDS
 from shoal.indexing.open_source import find_source
-from shoal.indexing.opened_dataset import Opened, refuse_empty
+from shoal.indexing.opened_dataset import refuse_empty
 from shoal.pipeline.sample_columns.added_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cache.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
@@ -23,10 +19,7 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixture_from_file import MixtureOpener, is_mixture_file
 from shoal.stream.ranks import job_rank
-
-_log = logging.getLogger("shoal")
-
-_BEGINNINGS = ("grow", "wait")  # words that ``index=`` takes beside an index
+from shoal.stream.states.growing_states import BEGINNINGS, begins_early, whole_of
 
 
 def open_dataset(
@@ -107,46 +100,17 @@ def _open_shards(
     cache: Any,
     **arguments: Any,
 ) -> Dataset:
-    beginning = index if index in _BEGINNINGS else None
+    beginning = index if index in BEGINNINGS else None
     shards = find_source(
         source, publish_index=publish_index, job_rank=job_rank(), index=None if beginning else index, **arguments
     )
-    grows = _begins_early(shards, beginning)
+    grows = begins_early(shards, beginning)
     if grows and shards.can_grow and not index_columns:
         kept = chunk_cache_of(cache, dataset=shards.identity)
         return Dataset(DatasetSpec.of(shards if kept is None else replace(shards, cache=kept), grows=True))
-    opened = _whole_of(shards, is_chosen=beginning is not None)
+    opened = whole_of(shards, is_chosen=beginning is not None)
     refuse_empty(opened.index, printed(source))
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept), grows=grows))
-
-
-def _begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
-    """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
-
-    One of several ranks waits unless ``index="grow"`` is given: ranks would disagree if only one of them found the
-    index that another has just made.
-    """
-    if beginning is not None or not isinstance(shards, Unindexed) or not shards.can_grow:
-        return beginning == "grow"
-    estimate = shards.estimate
-    if not estimate.takes_long:
-        return False
-    is_alone = shards.making.job_rank is None
-    advice = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
-    if not is_alone:
-        advice = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
-    _log.info("%s: %s; %s", shards.making.what.source.asked, estimate, advice)
-    return is_alone
-
-
-def _whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
-    """Return all shards with their index; after a long wait that nobody expected, log the faster alternative."""
-    began_seconds = time.perf_counter()
-    opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
-    if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
-        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
-        _log.info(text, shards.making.what.source.asked, waited_seconds)
-    return opened

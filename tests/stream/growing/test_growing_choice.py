@@ -9,7 +9,7 @@ from tests.stream.growing.growing_data import COUNTS, WINDOW, growing
 
 import shoal
 from shoal.indexing import indexing_estimate
-from shoal.stream import open_dataset
+from shoal.stream.states import growing_states
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_short_wait_is_not_spoken_of(shards: Path, caplog: pytest.LogCaptureFi
 def test_a_wait_that_was_longer_than_expected_names_what_is_sooner(
     shards: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, index: str | None, *, is_told: bool
 ) -> None:
-    monkeypatch.setattr(open_dataset, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(growing_states, "LONG_SECONDS", 0.0)
     shoal.open(shards, index=index)
     assert ('s for the index; index="grow" begins with the first shards meanwhile' in caplog.text) == is_told
     caplog.clear()

@@ -33,11 +33,11 @@ _HINT = '{"train": 0.98, "val": 0.02}'
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """The intervals of [0, 2**64) that belong to splits, which are numbered in alphabetical order.
+    """The intervals of [0, 2**64) that belong to splits; splits are numbered in alphabetical order.
 
-    All but the last follow each other from 0, and the last ends at 2**64; points between belong to no split. So
-    ``train`` lies between ``test`` and ``val``, and neither of these moves when the other grows. ``edges`` are the
-    borders between the intervals, ascending; ``splits`` is the number of the split that each interval belongs to.
+    All splits but the last follow each other from 0, and the last ends at 2**64; points between belong to no split. So
+    ``train`` lies between ``test`` and ``val``, and neither of the two moves when the other grows. ``edges`` are the
+    the borders between the intervals, ascending; ``splits`` has the number of the split of each interval.
     """
 
     edges: NDArray[np.uint64]
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Excluded:
-    """Hashes of groups that are in no split, sorted, and a table that is true where one has its first bits."""
+    """Sorted hashes of groups that are in no split, and a table of their first bits."""
 
     hashes: NDArray[np.uint64]
     table: NDArray[np.bool_]

@@ -52,7 +52,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
 
 
 def with_class_column(index: Index) -> Index:
-    """Return the index with a column `cls` and its names, if it is the index of a folder of classes."""
+    """Return the index; the index of a folder of classes gets a column `cls`, and its names."""
     classes = _folder_classes(index)
     if not classes or CLASS_FIELD in index.columns:
         return index

@@ -21,7 +21,7 @@ from shoal.stream.states.iterator_position import Cursor
 
 
 class _Due(int):
-    """The id of a sample requested for one epoch, which may no longer be the current one when it is read."""
+    """The id of a sample, and its epoch: a later epoch may be the current one by the time of the read."""
 
     epoch: int
 
@@ -35,9 +35,9 @@ class _Due(int):
 class MapView:
     """The stored samples of a dataset by id, after its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` counts them all.
 
-    It ignores order, selections, filters, batches and ranks: request the ids of `Dataset.ids`, or let
-    `shoal.torch.BatchSampler` do so. Each sample is a read of its own. A sample belongs to the epoch of the sampler of
-    its id, else to the current epoch of the dataset.
+    The view ignores order, selections, filters, batches and ranks: request the ids of `Dataset.ids`, or let
+    `shoal.torch.BatchSampler` do so. Each sample is a read of its own. Its epoch is the epoch of the sampler, else the
+    current epoch of the dataset.
     """
 
     def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:

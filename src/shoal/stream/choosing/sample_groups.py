@@ -160,7 +160,7 @@ def _of_words(codes: NDArray[Any], hashes: NDArray[np.uint64]) -> Groups:
 
 
 def _single_samples(index: Index) -> Groups:
-    """Make each sample a group, which its shard's name and its number in the shard identify."""
+    """Make each sample a group, identified by the name of its shard and its number there."""
     shard_hashes, first_sample = _hashed_texts(_shard_names(index)), _first_sample(index)
 
     def of_span(first: int, end: int) -> NDArray[np.uint64]:

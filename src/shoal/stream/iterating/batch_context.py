@@ -111,7 +111,7 @@ def _delivered(
     batch: Any,
     repeated: Sequence[bool] | NDArray[np.bool_],
 ) -> Any:
-    """Mark the repeats of a batch, format it and run the stages of batches; count it."""
+    """Mark the repeats of a batch, format and count the batch, and run the stages of batches."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
         msg = "the samples have a field '__pad__', and batches mark their repeats in this field"

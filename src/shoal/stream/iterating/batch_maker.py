@@ -18,7 +18,7 @@ from shoal.stream.states.iterator_position import Position
 
 @dataclass(slots=True)
 class _Stop:
-    """A mark that no more pieces are wanted; it refers to nothing, so that it keeps nothing alive."""
+    """A mark that no more pieces are wanted; it has no references, so it keeps nothing alive."""
 
     is_set: bool = False
 

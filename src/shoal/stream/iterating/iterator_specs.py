@@ -27,7 +27,7 @@ from shoal.stream.states.iterator_position import Cursor, Position
 class WorkerSpec:
     """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position.
 
-    ``opened`` is the first piece of ``resolved``. ``steps`` is the argument of `Dataset.batch`, which ranks compare.
+    ``opened`` is the first piece of ``resolved``. ``steps`` is an argument of `Dataset.batch`; ranks compare it.
     """
 
     opened: OpenedDataset

@@ -88,7 +88,7 @@ def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
 
 
 def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
-    """Yield the spans of shares, which have units as chunks; plan each span before the samples of the last are yielded.
+    """Yield the spans of shares that have units as chunks; plan each span before the last span is yielded.
 
     With limited memory only the current span is read ahead, since the next span decides which units stay.
     """

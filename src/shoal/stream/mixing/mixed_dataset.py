@@ -86,10 +86,10 @@ class MixedDataset(Dataset):
         in_tokens: bool = False,
         epoch: int = 0,
     ) -> MixedDataset:
-        """Return the mixture with other weights from a position on; every position before it stays as it is.
+        """Return the mixture with other weights from a position on; every earlier position stays.
 
-        States list the changes: a state from before the change loads into the mixture with it, and one from after it
-        brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
+        States list the changes: a state from before the change loads into the changed mixture, and a state from after
+        the change brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
 
         After `pack_sequences` or `batch_by_length`, positions count sequences: every sequence before the change stays.
         Before, positions count documents, and blocks of documents that are packed together end at the change.

@@ -1,4 +1,4 @@
-"""Mixture files, read and opened: each source as `shoal.open` does it, and all of them mixed."""
+"""Mixture files, read and opened: `shoal.open` opens each source, and `shoal.mix` mixes all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sources of a mixture: the parts of each dataset that go into it, and the stages that its samples keep."""
+"""The sources of a mixture: the settings of each dataset that a mixture keeps, and the stages of its samples."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def rows_of(specs: Iterable[DatasetSpec]) -> Rows:
 
 
 def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:
-    """Return the stages of a dataset; in a nested mixture, its own ones find ``__source__`` as they do without."""
+    """Return the stages of a dataset; stages of a nested mixture get its own ``__source__``."""
     stages = spec.seeded_stages
     if isinstance(own := spec.opened, OpenedMixture) and len(stages) > 1:
         return (*stages_of(stages[:1], number), NameSource(own.names[number]), *stages[1:])

@@ -223,7 +223,7 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
 
 
 def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
-    """Return how many times an epoch reads its bytes if it reads samples one by one, and the excess in bytes.
+    """Return how often an epoch reads its bytes if samples are read one by one, and the excess in bytes.
 
     (1.0, 0) if a sample can be read alone, or whole chunks are read.
     """

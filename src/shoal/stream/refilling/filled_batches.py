@@ -38,8 +38,8 @@ from shoal.stream.verbs.dataset_requests import APART, Batching
 class Part(NamedTuple):
     """The kept samples of a rank's share of one global batch, and the hash of each for certificates.
 
-    ``counts`` has, for each, the samples of the share up to it and with it, dropped samples included; ``filtered`` has
-    the same counts for the samples that a filter dropped.
+    ``counts`` numbers each kept sample in the share, from 1, dropped samples included; ``filtered`` has the numbers of
+    the samples that a filter dropped.
     """
 
     samples: list[Any]
@@ -120,7 +120,7 @@ class FilledBatches(Batcher):
 
 
 class FilledRows(Rows):
-    """Rows that are the samples a filter keeps; each rank fills its batches with them."""
+    """Rows that are samples kept by a filter; each rank fills its batches with kept samples."""
 
     __slots__ = ()
 

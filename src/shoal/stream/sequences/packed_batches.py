@@ -1,4 +1,4 @@
-"""Sequences packed from the documents of a rank as they come, where the index has no lengths.
+"""Sequences packed from the documents of a rank as they come, if the index has no lengths.
 
 Documents are packed in groups: the next ``block`` documents that a rank has read and kept, up to the next change of
 weights. A group begins where the last group ends, so a rank that resumes there packs the same groups, and yields the
@@ -36,7 +36,7 @@ from shoal.stream.verbs.dataset_requests import Batching
 
 @dataclass(frozen=True)
 class PackedAsTheyCome(FilledBatches):
-    """Batches of sequences that a rank packs from the documents of its share as it reads them."""
+    """Batches of sequences that a rank packs while it reads the documents of its share."""
 
     packing: Packing
     fields: SequenceFields

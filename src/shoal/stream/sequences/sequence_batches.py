@@ -122,7 +122,7 @@ def count_pieces(
     stops: NDArray[np.int64],
     lengths: NDArray[np.integer[Any]],
 ) -> None:
-    """Count the tokens of pieces in a number of places, and documents (of these lengths) whose first piece is cut."""
+    """Count the tokens and padding of pieces, and the documents (of these lengths) with a cut first piece."""
     num_tokens = int((stops - starts).sum())
     counters.num_tokens += num_tokens
     counters.num_padding_tokens += num_places - num_tokens

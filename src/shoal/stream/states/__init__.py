@@ -1,1 +1,1 @@
-"""WHERE IS A RUN, AND WHAT HAS IT DELIVERED? Certificates, and states of the growing order."""
+"""WHERE IS A RUN, AND WHAT WAS DELIVERED? Positions of iterators, certificates, and when a growing order may go on."""

@@ -1,12 +1,15 @@
-"""When a run may go on in the growing order: it may have begun in that order, or in a window over all shards."""
+"""When a run begins in the growing order, before all shards are indexed, and when it may go on in that order."""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import replace
 from typing import cast
 
 from shoal.errors import StateError
 from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.indexing_estimate import LONG_SECONDS
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.state_dict import State
 from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
@@ -14,6 +17,40 @@ from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
+
+_log = logging.getLogger("shoal")
+
+BEGINNINGS = ("grow", "wait")
+"""Words of ``shoal.open(index=)``: begin with the first shards, or wait for all."""
+
+
+def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
+    """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
+
+    One of several ranks waits unless ``index="grow"`` is given: ranks would disagree if only one of them found the
+    index that another has just made.
+    """
+    if beginning is not None or not isinstance(shards, Unindexed) or not shards.can_grow:
+        return beginning == "grow"
+    estimate = shards.estimate
+    if not estimate.takes_long:
+        return False
+    is_alone = shards.making.job_rank is None
+    advice = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
+    if not is_alone:
+        advice = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
+    _log.info("%s: %s; %s", shards.making.what.source.asked, estimate, advice)
+    return is_alone
+
+
+def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
+    """Return all shards with their index; after a long wait that nobody expected, log the faster alternative."""
+    began_seconds = time.perf_counter()
+    opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
+    if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
+        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
+        _log.info(text, shards.making.what.source.asked, waited_seconds)
+    return opened
 
 
 def order_as_saved(spec: DatasetSpec, resolved: Resolved, saved: State) -> Resolved:

@@ -162,7 +162,7 @@ def place_in(
 
 
 class Deliveries:
-    """Samples that a dataset has delivered in this process, as far as its newest iterator stands for them.
+    """Samples that a dataset has delivered in this process, up to the position of its newest iterator.
 
     If a new iterator begins where another began, the deliveries of the other are forgotten, as in states.
     """

@@ -1,1 +1,1 @@
-"""WHAT CAN A USER CALL ON A DATASET? Its methods by topic, and the arguments that they check."""
+"""WHAT CAN A USER CALL ON A DATASET? Methods by topic, and the checks of their arguments."""

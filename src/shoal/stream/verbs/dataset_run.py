@@ -28,7 +28,7 @@ _log = logging.getLogger("shoal")
 
 
 class DatasetRun:
-    """Methods of `Dataset` that run it; none of them makes another dataset."""
+    """Methods of `Dataset` that run a dataset, and make no other dataset."""
 
     stream: Stream
 
@@ -41,7 +41,7 @@ class DatasetRun:
     def __iter__(self) -> Iteration | StepsOfPass:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start.
 
-        With ``batch(steps=)`` each iterator goes on where the one before it ended.
+        With ``batch(steps=)`` each iterator goes on where the last one ended.
         """
         refuse_in_worker()
         stream = self.stream
@@ -86,8 +86,8 @@ class DatasetRun:
     def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
         """Return the state at a position of an epoch; `load_state_dict` resumes from it.
 
-        Positions count samples over all ranks, as in `ids`: a run begun with another library can continue at the number
-        of samples of the epoch that it has consumed.
+        Positions count samples over all ranks, as in `ids`: a run of another library can continue at the number of
+        samples of the epoch that it has consumed.
         """
         resolved = self.stream.resolved
         number, epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")

@@ -178,7 +178,7 @@ class LengthVerbs(DatasetRun):
     def batch_segments(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> BatchSegments:
-        """Return which document is where in the sequences a rank gets at a step, reading no data.
+        """Return the places of documents in the sequences of a rank's step, reading no data.
 
         As in `batch_ids`, of an epoch that began at position 0, repeats included: a row for each piece of a document,
         with its sequence in the batch, its segment there, its sample id, and its tokens.
@@ -194,7 +194,7 @@ class LengthVerbs(DatasetRun):
 
 
 def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
-    """Return a dataset whose samples, which are documents, are grouped by their lengths; allowed once."""
+    """Return a dataset that groups documents by their lengths; allowed once."""
     verb = sequences.verb
     if spec.rows.verb and spec.batching is None:
         msg = f"{verb} was called after {spec.rows.verb}: the documents are packed already"

@@ -78,7 +78,7 @@ class WorkerBatch(NamedTuple):
 
 
 class StepMaker:
-    """The maker of one worker's steps; consecutive steps cost no more than iterating does.
+    """The maker of one worker's steps; consecutive steps cost no more than iterating.
 
     ``stop`` is the end of a pipe. When it becomes readable, the batch in work is abandoned at its next sample.
     """
@@ -95,7 +95,7 @@ class StepMaker:
         return _unpacked, (pack(self._work), self._num_workers, self._stop)
 
     def make(self, task: Task) -> WorkerBatch:
-        """Make the batch of a task; it may hold an error, which keeps its type on the way."""
+        """Make the batch of a task; an error is returned in its place, and keeps its type on the way."""
         if self._watch is None:
             self._sent = dict(cache_counts(self._work.opened.caches))  # a forked process has its parent's counts
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
@@ -182,7 +182,7 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """Return the error itself if it can be pickled, else one with its type and message."""
+    """Return the error if it can be pickled, else an error with its type and message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to see whether it arrives
     except Exception:  # noqa: BLE001  # a foreign class may raise anything when it is taken apart
