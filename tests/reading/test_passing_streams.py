@@ -14,7 +14,7 @@ from tests.reading.test_far_streams import ORDERS, checksummed, ordered
 from tests.stream.faraway import far_away, faulty
 from tests.stream.made import ids_of
 
-from shoal.reading.remote import remote_readers, request_pool
+from shoal.reading.remote import remote_readers, request_queue
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES
 from shoal.reading.remote.request_pool import RequestPool
 from shoal.reading.remote.request_stats import RequestStats
@@ -115,7 +115,7 @@ class Mangled(StoreWrapper):
 
 
 def test_bytes_from_files_do_not_make_responses_of_the_store_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_pool, "_LATE_AT_FIRST_SECONDS", 60.0)
+    monkeypatch.setattr(request_queue, "_LATE_AT_FIRST_SECONDS", 60.0)
     store, counters = Straggler(20), Counters()
     stats = RequestStats(counters)
 
