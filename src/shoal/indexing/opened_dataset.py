@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -15,6 +16,56 @@ from shoal.indexing.changed_shards import ShardCheck
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.store_protocol import Store
+
+
+class OpenedDataset(Protocol):
+    """Shards with their index: one dataset, or several parts whose sample ids follow one another."""
+
+    @property
+    def parts(self) -> tuple[Opened, ...]:
+        """The datasets, in the order of their sample ids."""
+        ...
+
+    @property
+    def index(self) -> Index | JoinedIndex:
+        """The index of all samples."""
+        ...
+
+    @property
+    def indexes(self) -> dict[str, Index]:
+        """The index of each part by name; a single part has the name ""."""
+        ...
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The cache of each part."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Depth of nested mixtures; 0 for one dataset."""
+        ...
+
+    @property
+    def whole(self) -> OpenedDataset:
+        """The dataset itself, which has an index already."""
+        ...
+
+    def words(self, num_samples: Callable[[], str]) -> str:
+        """Return a description of the shards."""
+        ...
+
+    def one(self, verb: str) -> Opened:
+        """Return the only dataset; raise `UsageError` for several, since ``verb`` works on one."""
+        ...
+
+    def with_parts(self, parts: tuple[Opened, ...]) -> OpenedDataset:
+        """Return the dataset with its parts replaced."""
+        ...
+
+    def part_of(self, sample_id: int) -> tuple[Opened, int]:
+        """Return the part that holds a sample, and the id of the sample there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +182,6 @@ class OpenedMixture:
         """Return the dataset that holds a sample, and the id of the sample there."""
         number, inside = self.index.part_of(sample_id)
         return self.parts[number], inside
-
-
-OpenedDataset = Opened | OpenedMixture
-"""Shards with their index: one dataset, or several parts whose sample ids follow one another."""
 
 
 def refuse_empty(index: Index, source_name: str) -> None:
