@@ -132,7 +132,7 @@ def test_a_worker_that_cannot_start_is_reported(lines: Path, monkeypatch: pytest
 
 def test_a_bug_in_a_worker_keeps_its_traceback(lines: Path) -> None:
     found = expand(lines / "000.jsonl", suffixes=(".jsonl",))
-    wrong = Source(found.kind, found.asked, found.root, (7,), found.paths)  # type: ignore[arg-type]
+    wrong = Source(found.kind, found.typed, found.root, (7,), found.paths)  # type: ignore[arg-type]
     task = ScanTask(0, wrong.names[0], wrong.paths[0], "many", "")  # type: ignore[arg-type]
     with pytest.raises(ShoalError, match="TypeError") as caught:
         list(processes.scan_in_processes([task], format_named("jsonl"), num_workers=1, on_progress=lambda *_: None))

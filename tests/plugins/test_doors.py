@@ -20,7 +20,7 @@ from shoal.errors import ShoalError, SourceError, UsageError
 from shoal.formats.format_registry import format_named, format_of
 from shoal.order.registry import ORDERS
 from shoal.pack.from_shards.text_sources import documents_format
-from shoal.plugins.doors import Door, found, names
+from shoal.plugins.doors import Door, loaded_entry, names
 from shoal.storage.store_of_url import open_store
 
 Package = Callable[..., None]
@@ -132,7 +132,7 @@ def test_what_is_made_must_have_the_members(
 def test_what_is_made_must_have_the_name(package: Package) -> None:
     code = "class Thing:\n    name, suffixes = 'even', ('.even',)\n    scan = parse = None\n"
     package("broken_one", {"shoal.formats": {"odd": "broken_one:Thing"}}, code)
-    with pytest.raises(UsageError, match=r"'odd' in shoal\.formats.* what it makes has the name 'even'"):
+    with pytest.raises(UsageError, match=r"'odd' in shoal\.formats.* returned an object with the name 'even'"):
         format_named("odd")
 
 
@@ -196,7 +196,7 @@ def test_a_door_lists_own_names_and_those_of_packages(package: Package) -> None:
     assert "two" in door
     assert "three" not in door
     assert door.make("two") == 2
-    assert found("shoal.numbers", "three") is None
+    assert loaded_entry("shoal.numbers", "three") is None
     with pytest.raises(KeyError):
         door["three"]
 

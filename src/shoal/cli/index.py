@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     scan_seconds = time.monotonic() - began_seconds
     if not index.num_samples:
         others = output.format_value("", index.notes)
-        msg = f"{found.asked}: {counted(index.num_shards, 'shard')} without a single sample; found: {others}"
+        msg = f"{found.typed}: {counted(index.num_shards, 'shard')} without a single sample; found: {others}"
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
         _note_unknown_hashes(what, num_compared=compare_hashes(what, store))
@@ -200,7 +200,7 @@ def _described(before: Index, found: Source, arguments: argparse.Namespace, stor
     is_same = len(before.shard_names) == len(found.names) and describes(before, found, infos)
     if not is_same or before.metadata.get("extent_bytes", extent_bytes) != extent_bytes:
         return None
-    shard_format = format_of_index(before, found.asked, arguments.format)
+    shard_format = format_of_index(before, found.typed, arguments.format)
     path_of = dict(zip(found.names, found.paths, strict=True))
     paths = tuple(path_of[name] for name in before.shard_names)
     check = ShardCheck(before, paths, store=store, format=shard_format)

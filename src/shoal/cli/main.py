@@ -19,7 +19,7 @@ from shoal.cli import output
 from shoal.cli.display.shell_hints import in_shell
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.hints import did_you_mean
-from shoal.plugins.doors import broken, found, names, package_of
+from shoal.plugins.doors import broken, loaded_entry, names, package_of
 
 _EXIT_DAMAGE = 1
 _EXIT_REFUSED = 2
@@ -45,7 +45,7 @@ class Verb(NamedTuple):
         """Import the module; raises `UsageError` if a package brings it and it cannot be used."""
         if self.module:
             return importlib.import_module(self.module)
-        module = found(_OF_PACKAGES, name)
+        module = loaded_entry(_OF_PACKAGES, name)
         if missing := [each for each in _MEMBERS if not hasattr(module, each)]:
             raise broken(_OF_PACKAGES, name, f"it has no {', '.join(missing)}")
         return module

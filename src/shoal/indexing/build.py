@@ -111,7 +111,7 @@ def build_index(
         scan_tasks(source, store=store, format=format, expected=expected),
         store=store,
         format=format,
-        source_name=source.asked,
+        source_name=source.typed,
         extent_bytes=extent_bytes,
         workers=workers,
         progress=progress,

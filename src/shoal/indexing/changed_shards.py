@@ -318,7 +318,7 @@ def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
         msg = f"the index {index_path} does not know {len(unknown)} of {len(source.paths)} shards, first {unknown[0]}"
         raise IndexFileError(msg, hint=f"run `shoal index {source.root}` again")
     if twice := [number for number, count in Counter(numbers).items() if count > 1]:
-        msg = f"{source.asked}: two shards have the name {index.shard_names[twice[0]]} of the index {index_path}"
+        msg = f"{source.typed}: two shards have the name {index.shard_names[twice[0]]} of the index {index_path}"
         raise IndexFileError(msg, hint=_OTHER_DIRECTORY)
     num_known = len(index.shard_names)
     if source.complete and len(numbers) < num_known:

@@ -158,7 +158,7 @@ def publish_beside(
     if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
         return None
     if not is_asked:
-        _log.info("%s: publish_index=True keeps the index beside the shards, for other machines to find", source.asked)
+        _log.info("%s: publish_index=True keeps the index beside the shards, for other machines to find", source.typed)
         return None
     path = join(source.root, INDEX_NAME)
     try:

@@ -101,7 +101,7 @@ class IndexMaking:
             if index_and_file is not None:
                 return index_and_file
         # Processes of one machine open the same dataset at the same time; one of them does the work.
-        with machine_lock(f"{path}.lock", what=f"indexes {source.asked}") as signal_waiting:
+        with machine_lock(f"{path}.lock", what=f"indexes {source.typed}") as signal_waiting:
 
             def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
                 signal_waiting()
@@ -189,7 +189,7 @@ class IndexMaking:
         if self.common is None and (scheme or me.local_size < me.world_size):
             text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
             how = "; publish_index=True shares that, too" if scheme not in ("", "http", "https") else ""
-            _log.info(text, source.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
+            _log.info(text, source.typed, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
 
     def kept_by_any_rank(self) -> tuple[Index, str | None] | None:
         """Return the whole index and its file once any rank has kept it."""

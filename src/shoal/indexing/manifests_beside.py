@@ -82,7 +82,7 @@ def described(source: Source, store: Store) -> Described:
             used.append(path)
     if not used:
         if not others:
-            msg = f"{source.asked}: no shards are there, and {paths[0]} is not the index.json of a dataset"
+            msg = f"{source.typed}: no shards are there, and {paths[0]} is not the index.json of a dataset"
             raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob")
         return Described(with_paths(source, others))
     unnamed = [path for path in others if path not in shards.known]
@@ -249,7 +249,7 @@ def _refuse_mixture(source: Source, formats: Sequence[Format], used: Sequence[st
         what = f"{used[0]} ({kinds[0][0]}) and {used[other]} ({kinds[other][0]}) describe different formats"
     else:
         return
-    msg = f"{source.asked}: {what}"
+    msg = f"{source.typed}: {what}"
     raise SourceError(msg, hint="open one format at a time: name its directory, or its shards by a glob")
 
 

@@ -124,12 +124,12 @@ def find_source(
     shards, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
     if shards.kind == "index":
         if index is not None:
-            msg = f"{shards.asked}: the source is an index, and index={without_secrets(os.fspath(index))} is another"
+            msg = f"{shards.typed}: the source is an index, and index={without_secrets(os.fspath(index))} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _Opening(shards, store, format, directory).beside_index(split)
     if shards.left_out:
         counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in shards.left_out.items())
-        _log.info("%s: left out, as they are no shards by their suffixes: %s", shards.asked, counts)
+        _log.info("%s: left out, as they are no shards by their suffixes: %s", shards.typed, counts)
     selected = select_split(shards, split, suffixes=suffixes, store=store)
     what = described_shards(selected.source, format, store)
     shards = what.source
@@ -221,7 +221,7 @@ def choose_format(source: Source, format: str | Format | None = None) -> Format:
     for path in source.paths:
         other = format_of(path)
         if other.name != first.name:
-            msg = f"{source.asked}: shards of two formats: {source.paths[0]} ({first.name}) and {path} ({other.name})"
+            msg = f"{source.typed}: shards of two formats: {source.paths[0]} ({first.name}) and {path} ({other.name})"
             raise SourceError(msg, hint="open one format at a time: a glob with a suffix, or format=")
     return first
 
@@ -281,7 +281,7 @@ class _Opening:
             return None
         known = set(index.shard_names)
         if not source.complete and (new := [name for name in source.names if name not in known]):
-            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), source.asked)
+            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), source.typed)
             return None
         return index
 
@@ -326,7 +326,7 @@ def _given_index(
 def refuse_unfinished(source: Source, store: Store) -> None:
     """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
     if source.complete and _beside(source, PACKING_PLAN, store) is not None:
-        msg = f"{source.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
+        msg = f"{source.typed}: a packing was begun here and is not finished; its shards are not all of the dataset"
         hint = "the same `shoal pack` or `repack` again finishes it, `shoal pack --clean` removes it; a glob reads "
         hint += "the existing shards"
         raise SourceError(msg, hint=hint)
@@ -366,6 +366,6 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, sourc
 def _repair_command(source: Source, index_path: str) -> str:
     """Return the shell command that updates an index of sound shards."""
     is_beside = index_path in (join(source.root, INDEX_NAME), *source.paths)
-    words = [index_path] if is_beside else ["SHARDS" if source.kind == "list" else source.asked, "--index", index_path]
+    words = [index_path] if is_beside else ["SHARDS" if source.kind == "list" else source.typed, "--index", index_path]
     output = ["--output", "FILE"] if scheme_of(index_path) in ("http", "https") else []
     return shlex.join(["shoal", "verify", *words, "--repair-index", *output])

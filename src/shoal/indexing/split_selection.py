@@ -53,7 +53,7 @@ def select_split(source: Source, split: SplitLike, *, suffixes: Sequence[str], s
     Raises `SourceError`: the source holds several splits and ``split`` is None, or it lacks the named split.
     """
     splits = _splits_of(source, store) if source.kind == "directory" or split is not None else None
-    chosen = _chosen(splits, split, what=source.asked, where=source.root)
+    chosen = _chosen(splits, split, what=source.typed, where=source.root)
     if splits is None or chosen is None:
         return SelectedSplit(source)
     directory = splits.directories.get(chosen[0]) if len(chosen) == 1 else None
@@ -169,5 +169,5 @@ def _refuse_shared_tables(source: Source, splits: Splits) -> None:
     in_splits = {name for shards in splits.parts.values() for name in shards}
     for name in source.names:
         if name not in in_splits and basename(name) in METADATA_NAMES:
-            msg = f"{source.asked}: {name} describes files of all splits, and one split is asked for"
+            msg = f"{source.typed}: {name} describes files of all splits, and one split is asked for"
             raise SourceError(msg, hint="put a table into the directory of each split")

@@ -320,7 +320,7 @@ def plan_inputs(
     columns = _columns(inputs, request.columns)
     settings = _settings(inputs, request, columns, repeats, sizing)
     out = Output(url, plan=plan_of(settings), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=settings, may_skip=request.skips, shared=shared)
+    finished = out.begin(suffix=encoder.suffix, settings=settings, may_skip=request.skips, shared=shared)
     if finished is not None:
         return PlannedPacking(PackJob(out, finished), sizing, repeats)
     try:

@@ -94,7 +94,7 @@ class Writer:
         self._shard: ShardWriter | None = None
         self.summary: PackSummary | None = None
         self._num_passed = 0
-        self._done = self._out.begin(suffix=self._encoder.suffix, asked=settings)
+        self._done = self._out.begin(suffix=self._encoder.suffix, settings=settings)
         try:
             self._finished: list[Index] = []  # shards up to the first unfinished one
             while self._done is None and (part := self._out.journal.kept(self._name(len(self._finished)))) is not None:

@@ -27,11 +27,11 @@ _loaded: dict[tuple[str, str], Any] = {}
 
 
 class Door(Mapping[str, Callable[..., _Made]]):
-    """Makers by name: shoal's own, and those that installed packages bring by entry points of ``group``.
+    """Makers by name: shoal's own, and the entry points of ``group`` in installed packages.
 
-    What a package's maker returns must have all ``members``; a ``name`` among them must be the name of the maker, by
-    which states and indexes refer to it. One of our own names is never another package's. ``in`` and iteration read
-    names and load nothing; ``[name]`` raises `UsageError` if what a package brings cannot be loaded or called.
+    An object that a package's maker returns must have all ``members``; its ``name`` must be the name of the maker,
+    because states and indexes refer to it. One of our own names is never another package's. ``in`` and iteration read
+    names and load nothing; ``[name]`` raises `UsageError` if a package's entry point cannot be loaded or called.
 
     >>> Door("shoal.numbers", {"one": lambda: 1}).make("one")
     1
@@ -42,7 +42,7 @@ class Door(Mapping[str, Callable[..., _Made]]):
 
     @cached_property
     def own(self) -> Mapping[str, Callable[..., _Made]]:
-        """Makers that ship with shoal: the core's and those of its extensions."""
+        """Makers that ship with shoal: the core's, and its extensions'."""
         module, _, mapping = _SHIPPED.get(self.group, "").partition(":")
         return {**self._core, **(getattr(importlib.import_module(module), mapping) if module else {})}
 
@@ -51,7 +51,7 @@ class Door(Mapping[str, Callable[..., _Made]]):
             return self._core[name]
         if name in self.own:
             return self.own[name]
-        maker: Callable[..., _Made] | None = found(self.group, name)
+        maker: Callable[..., _Made] | None = loaded_entry(self.group, name)
         if maker is None:
             raise KeyError(name)
         if not callable(maker):
@@ -81,11 +81,11 @@ class Door(Mapping[str, Callable[..., _Made]]):
         if missing := [each for each in self._members if not hasattr(made, each)]:
             raise broken(self.group, name, f"{type(made).__name__} has no {', '.join(missing)}")
         if "name" in self._members and (other := getattr(made, "name", None)) != name:
-            raise broken(self.group, name, f"what it makes has the name {other!r}")
+            raise broken(self.group, name, f"its maker returned an object with the name {other!r}")
         return made
 
 
-def found(group: str, name: str) -> Any | None:
+def loaded_entry(group: str, name: str) -> Any | None:
     """Return the object that a package brings under a name; None if no package does.
 
     Raises `UsageError`, which names package, entry point and cause, if it cannot be loaded, or two packages bring it.

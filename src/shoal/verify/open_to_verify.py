@@ -231,7 +231,7 @@ def _paired(index: Index, shards: Source) -> tuple[Index, tuple[str, ...], list[
         return index, paths, unknown
     chosen = sorted(path_of)
     if not chosen:
-        msg = f"{shards.asked}: the index knows none of these {len(shards.names)} shards"
+        msg = f"{shards.typed}: the index knows none of these {len(shards.names)} shards"
         raise IndexFileError(msg, hint="name its own shards, or make an index of these with `shoal index`")
     return subset(index, chosen), tuple(path_of[number] for number in chosen), unknown
 

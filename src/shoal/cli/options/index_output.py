@@ -96,7 +96,7 @@ def _beside(found: Source, store: Store) -> IndexOutput:
     if not scheme_of(found.root):
         return _local_file(Path(found.root, INDEX_NAME))
     if found.root.endswith("://"):
-        msg = f"{found.asked}: these shards have no directory in common that could hold an index"
+        msg = f"{found.typed}: these shards have no directory in common that could hold an index"
         raise UsageError(msg, hint=_HINT)
     path = join(found.root, INDEX_NAME)
     _refuse_read_only(path)

@@ -244,7 +244,7 @@ class GrowingShards:
         if opened is None:
             opened = self._opened(self._index(num_segments))
             if isinstance(self.shards, Unindexed) and num_segments == self.num_segments:
-                refuse_empty(opened.index, self.shards.making.what.source.asked)
+                refuse_empty(opened.index, self.shards.making.what.source.typed)
             for other in list(self._prefixes):
                 if other != 1:
                     self._prefixes.pop(other, None)  # another thread may have just removed it

@@ -239,7 +239,7 @@ class SegmentJob:
 
     @property
     def _source(self) -> str:
-        return self._making.what.source.asked
+        return self._making.what.source.typed
 
     @property
     def _rank(self) -> JobRank:

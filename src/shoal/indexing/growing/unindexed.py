@@ -88,7 +88,7 @@ class Unindexed:
             some = tasks[first : 2 * first + 1]
             part = index_of_tasks(
                 some, store=making.store, format=making.format, progress=making.progress,
-                source_name=making.what.source.asked, extent_bytes=making.extent_bytes, keeps_scans=False,
+                source_name=making.what.source.typed, extent_bytes=making.extent_bytes, keeps_scans=False,
                 rows=making.what.rows,
             )  # fmt: skip
             parts.append(part)

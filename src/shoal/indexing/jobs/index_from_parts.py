@@ -80,7 +80,7 @@ class IndexTask:
         check_unchanged(self.shards, self.request.store)
         request = self.request
         part = index_of_tasks(
-            self.shards, store=request.store, format=request.format, source_name=request.source.asked,
+            self.shards, store=request.store, format=request.format, source_name=request.source.typed,
             extent_bytes=request.extent_bytes, workers=0, keeps_scans=False, rows=self.rows,
         )  # fmt: skip
         return self.keep(part)
@@ -166,7 +166,7 @@ class IndexUnits:
         planned = [(task.name, task.num_bytes, task.version) for task in self.shards]
         indexed = list(zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True))
         if indexed != planned:
-            msg = f"{self.request.source.asked}: the parts of this job are of other shards than the planned ones"
+            msg = f"{self.request.source.typed}: the parts of this job are of other shards than the planned ones"
             raise UsageError(msg, hint="plan the job again; nothing was written")
         return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in parts)
 

@@ -167,7 +167,7 @@ class IndexJob:
         self.units.check_unchanged()
         if not index.num_samples:
             source = self.units.request.source
-            msg = f"{source.asked}: {counted(index.num_shards, 'shard')} without a single sample; found: "
+            msg = f"{source.typed}: {counted(index.num_shards, 'shard')} without a single sample; found: "
             msg += ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in index.notes.items()) or "nothing"
             raise UsageError(msg, hint="nothing was written; is this the right format?")
 
@@ -250,7 +250,7 @@ def plan_index(
     store = with_retries(open_store(source, storage_options), storage_options)
     shards, suffixes = shards_of(source, format, store)
     if shards.kind == "index":
-        raise UsageError(f"{shards.asked}: this is an index already", hint="name the shards to make a new one")
+        raise UsageError(f"{shards.typed}: this is an index already", hint="name the shards to make a new one")
     what = described_shards(select_split(shards, split, suffixes=suffixes, store=store).source, format, store)
     refuse_unfinished(what.source, store)
     chosen = choose_format(what.source, what.format or format)
@@ -289,7 +289,7 @@ def _path_of(source: Source, to: str | os.PathLike[str] | None) -> str:
     """Return the absolute path or URL of the index."""
     if to is None:
         if not source.complete:
-            msg = f"{source.asked}: an index of these shards would hide other shards of their directory"
+            msg = f"{source.typed}: an index of these shards would hide other shards of their directory"
             raise UsageError(msg, hint="give to= the path of the index; or name the whole directory")
         return join(source.root, INDEX_NAME)
     text = os.fspath(to)

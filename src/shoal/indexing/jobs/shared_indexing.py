@@ -54,7 +54,7 @@ def index_together(
     except StorageError as error:
         if not units.parts.failed:
             raise
-        directory, source = without_secrets(units.parts.directory), units.request.source.asked
+        directory, source = without_secrets(units.parts.directory), units.request.source.typed
         _log.warning("%s: ranks cannot share the work through %s: %s", source, directory, error.message)
         return None
 
@@ -72,7 +72,7 @@ def _shared(
         parts.close()
         return kept
     text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
-    _log.info(text, units.request.source.asked, *me[:2], units.num_units, without_secrets(parts.directory))
+    _log.info(text, units.request.source.typed, *me[:2], units.num_units, without_secrets(parts.directory))
     sharing = Sharing(units, me, progress)
     sharing.run_own_share()
     num_failures = 0

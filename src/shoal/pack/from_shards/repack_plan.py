@@ -105,7 +105,7 @@ def plan_repacking(
     settings = settings_of(index, request, selection, format_name, columns, sizing)
     source = order_of_source(index, request, selection)
     out = Output(url, plan=plan_of(settings), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=settings, may_skip=request.skips, shared=shared)
+    finished = out.begin(suffix=encoder.suffix, settings=settings, may_skip=request.skips, shared=shared)
     if finished is not None:
         return PlannedRepacking(PackJob(out, finished), source, sizing, selection)
     try:

@@ -72,11 +72,11 @@ class Output:
         return self._lock.descriptor if self._lock is not None else None
 
     def begin(
-        self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True, shared: bool = False
+        self, *, suffix: str, settings: Mapping[str, Any], may_skip: bool = True, shared: bool = False
     ) -> Index | None:
         """Check that this packing may write here, and continue an earlier run; return the index if all is done.
 
-        ``suffix`` ends the names of shards; ``asked`` has the requested settings in readable form. A packing without
+        ``suffix`` ends the names of shards; ``settings`` has the requested settings in readable form. A packing without
         ``may_skip`` refuses a finished dataset that lacks inputs. A ``shared`` packing needs a store that can refuse to
         replace an object, since engines run units without a lock and maybe twice.
 
@@ -90,7 +90,7 @@ class Output:
                 return done
             self.lock()
         try:
-            finished = self._begin(suffix, asked, shared=shared)
+            finished = self._begin(suffix, settings, shared=shared)
             if finished is not None:
                 self._check_whole(finished, may_skip=may_skip)
         except BaseException:
@@ -114,7 +114,7 @@ class Output:
             hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
             raise UsageError(msg, hint=hint)
 
-    def _begin(self, suffix: str, asked: Mapping[str, Any], *, shared: bool) -> Index | None:
+    def _begin(self, suffix: str, settings: Mapping[str, Any], *, shared: bool) -> Index | None:
         finished = self._finished_index()
         if finished is not None:
             self.journal.clear()
@@ -129,23 +129,23 @@ class Output:
             except UsageError:
                 # Another machine may have begun just now, or finished.
                 if self.store.find(join(self.url, INDEX_NAME)) is not None or self.journal.planned() is not None:
-                    return self._begin(suffix, asked, shared=shared)
+                    return self._begin(suffix, settings, shared=shared)
                 if is_local:
                     self.journal.clear()
                 raise
             known = {}
         elif not is_begun and (not is_local or self.journal.has_progress([*self._listed(self.url)])):
             # The plan of a dead process that only began a packing may be replaced.
-            raise other_plan(self.url, known.get("asked"), asked)
+            raise other_plan(self.url, known.get("asked"), settings)
         was_shared = is_begun and bool(known.get("shared"))
         self.may_withdraw = is_local and not shared and not was_shared
         self.journal.remove_abandoned(is_alone=self.may_withdraw)
         is_recorded = is_begun and (was_shared or not shared or not is_local)
         if not is_recorded:
-            is_first = self.journal.begin(asked, shared=shared, replaces=is_local)
+            is_first = self.journal.begin(settings, shared=shared, replaces=is_local)
             self.store.close()  # drops cached facts about absent objects
             if not is_first:
-                return self._begin(suffix, asked, shared=shared)
+                return self._begin(suffix, settings, shared=shared)
             try:
                 finished = self._finished_index()
             except UsageError:

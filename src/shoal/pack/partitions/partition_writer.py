@@ -106,7 +106,7 @@ class PartitionWriter:
         self._run = os.urandom(16).hex().encode()
         self._schema = schema if self._format in TABLE_FORMATS and "schema" not in self._options else None
         try:
-            if self._out.begin(suffix=self._suffix, asked=self._settings, shared=True) is None:
+            if self._out.begin(suffix=self._suffix, settings=self._settings, shared=True) is None:
                 self._out.journal.note(_RUN, self._run)
         finally:
             self._out.release()

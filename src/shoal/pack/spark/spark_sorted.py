@@ -111,7 +111,7 @@ def write(
         num_bytes = parse_bytes(shard_bytes, "shard_bytes")
         settings = _settings(df, keys, sizes, shard, num_bytes, prefix, options or {})
         out = Output(url, plan=plan_of(settings), storage_options=storage_options)
-        finished = out.begin(suffix=suffix, asked=settings, shared=True)
+        finished = out.begin(suffix=suffix, settings=settings, shared=True)
         out.release()
         if finished is not None:
             return PackJob(out, finished).finish()

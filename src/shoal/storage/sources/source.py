@@ -38,15 +38,15 @@ SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Source:
     """The files that a source names, in the order in which their samples are numbered.
 
-    ``asked`` is the source as it was written. ``root`` is the absolute directory that holds all files, by the text of
-    the source alone, so that it stays when files come and go. ``names`` are relative to it, with "/" between parts and
+    ``typed`` is the source as the user typed it. ``root`` is the absolute directory that holds all files; it follows
+    from ``typed`` alone, so new files do not change it. ``names`` are relative to it, with "/" between parts and
     never ".."; ``paths`` are absolute. A source of kind "index" has one name, of an index file. If splits were chosen,
     ``split_names`` are the names of the files of all splits, relative to their directory. ``left_out`` counts files
     that are no shards by suffix.
     """
 
     kind: SourceKind
-    asked: str
+    typed: str
     root: str
     names: tuple[str, ...]
     paths: tuple[str, ...]
@@ -79,15 +79,15 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
     Raises `SourceError` if some of the files do not exist or one is named twice, `StorageError` if a store cannot list.
     """
     texts, is_single = texts_of(source)
-    asked = printed(source)
+    typed = printed(source)
     if schemes_of(texts) in (set(), {""}):
         parts = [local_files(text, suffixes) for text in texts]
     elif store is None:
-        msg = f"{asked}: expanding a URL needs a store"
+        msg = f"{typed}: expanding a URL needs a store"
         raise UsageError(msg, hint="expand(source, suffixes=..., store=open_store(source))")
     else:
         parts = remote_files(texts, suffixes, store)
-    return _joined(parts, kind=parts[0].kind if is_single else "list", asked=asked)
+    return _joined(parts, kind=parts[0].kind if is_single else "list", typed=typed)
 
 
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
@@ -173,21 +173,21 @@ def _end_of_chain(text: str) -> str | None:
     return rest if is_filesystem and scheme_of(rest) else None
 
 
-def _joined(parts: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
+def _joined(parts: list[NamedFiles], *, kind: SourceKind, typed: str) -> Source:
     if kind == "list" and any(named.kind == "index" for named in parts):
-        msg = f"{asked}: an index is a source of its own, and not a part of a list"
+        msg = f"{typed}: an index is a source of its own, and not a part of a list"
         raise SourceError(msg, hint="pass it as index=, next to the list of shards")
     root = _common([named.root for named in parts])
     paths = [path for named in parts for path in named.paths]
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
-        msg = f"{asked}: names {len(twice)} of {len(paths) - len(twice)} files more than once; the first is {twice[0]}"
+        msg = f"{typed}: names {len(twice)} of {len(paths) - len(twice)} files more than once; the first is {twice[0]}"
         raise SourceError(msg, hint="name each file once: a sample is delivered exactly once per epoch")
     names = tuple(relative(path, root) for path in paths)
     left_out = Counter[str]()
     for part in parts:
         left_out.update(part.left_out)
-    return Source(kind=kind, asked=asked, root=root, names=names, paths=tuple(paths), left_out=dict(left_out))
+    return Source(kind=kind, typed=typed, root=root, names=names, paths=tuple(paths), left_out=dict(left_out))
 
 
 def _with_both_slashes(text: str) -> str:

@@ -39,7 +39,7 @@ def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
     advice = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
     if not is_alone:
         advice = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
-    _log.info("%s: %s; %s", shards.making.what.source.asked, estimate, advice)
+    _log.info("%s: %s; %s", shards.making.what.source.typed, estimate, advice)
     return is_alone
 
 
@@ -49,7 +49,7 @@ def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
     opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
     if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
         text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
-        _log.info(text, shards.making.what.source.asked, waited_seconds)
+        _log.info(text, shards.making.what.source.typed, waited_seconds)
     return opened
 
 
