@@ -91,7 +91,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/sequences/run.py
 	$(BIN)/python -m tests.compat.orders.huggingface_streams --num $(STREAMS)
 
-integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
+integration: .venv/stamp ## streams from real servers, and examples in real frameworks; CHOSEN="-m 'integration and not drill'" for less
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration $(CHOSEN) tests/integration tests/integrations
 
 clean: ## remove what the other targets made

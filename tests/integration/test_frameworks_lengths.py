@@ -18,7 +18,7 @@ FRAMEWORKS = ("accelerate", "fabric", "lightning", "torch", "transformers")
 _SECONDS = 300
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.drill), 2])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_said_is_what_comes(
     framework: str, world_size: int, python: Callable[[str], Path], tmp_path: Path
