@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.core_doors import DOORS_OF_THE_CORE
+
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60  # without the docstring; 50 is wanted
 
@@ -315,10 +317,17 @@ def import_violations(module: str, imports: list[Import], sources: Mapping[str, 
             yield item.line, "imports the face of the package from inside"
         elif room in CORE and other in AROUND_THE_CORE:
             yield item.line, f"{room} is of the core, and {other} builds on it"
+        elif room in AROUND_THE_CORE and other in CORE and room not in _rooms_at_door(own):
+            yield item.line, f"{own} is no door of the core to {room} (tests/core_doors.py)"
         elif other != room and FLOORS[other] >= FLOORS[room]:
             yield item.line, f"{room} must not import {other}"
         if not item.at_top and room not in {"(face)", "(door)"} and module not in ALSO_FACES:
             yield item.line, f"imports {own} elsewhere than at the top of the module"
+
+
+def _rooms_at_door(module: str) -> list[str]:
+    """The rooms around the core that may import a module of the core."""
+    return DOORS_OF_THE_CORE.get(module.partition(".")[2], "").split()
 
 
 def foreign_violations(module: str, item: Import) -> Iterator[tuple[int, str]]:

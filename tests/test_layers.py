@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.layers import MAX_FILE_LINES, MAX_FUNCTION_LINES, read_sources, violations
+from tests.core_doors import DOORS_OF_THE_CORE
+from tests.layers import (
+    AROUND_THE_CORE,
+    MAX_FILE_LINES,
+    MAX_FUNCTION_LINES,
+    imports_of,
+    read_sources,
+    room_of,
+    violations,
+)
 
 PACKAGE = Path(__file__).parent.parent / "src" / "shoal"
 
@@ -53,6 +63,7 @@ BROKEN = [
     ("shoal.stream.dataset", "from shoal import open", "face"),
     ("shoal.integrations.torch", "from shoal import open", "face"),
     ("shoal.reading.units", "from shoal.cli import output", "reading is of the core, and cli builds on it"),
+    ("shoal.integrations.torch", "from shoal.reading import units", "is no door of the core to integrations"),
     ("shoal.order.window", "from ..formats import tar", "order must not import formats"),
     ("shoal.order", "from ..formats import tar", "order must not import formats"),
     ("shoal.errors", "from shoal.order import seeds", "errors must not import order"),
@@ -102,6 +113,23 @@ BROKEN = [
 
 def test_the_package_keeps_every_law() -> None:
     assert violations(read_sources(PACKAGE)) == []
+
+
+def test_every_door_of_the_core_is_used() -> None:
+    sources = read_sources(PACKAGE)
+    uses = {
+        (item.target, room)
+        for name, source in sources.items()
+        if (room := room_of(name, sources)) in AROUND_THE_CORE
+        for item in imports_of(ast.parse(source), name, is_package=False)
+    }
+    unused = [
+        (door, room)
+        for door, rooms in DOORS_OF_THE_CORE.items()
+        for room in rooms.split()
+        if not any(target.startswith(f"shoal.{door}") for target, user in uses if user == room)
+    ]
+    assert unused == []
 
 
 def test_a_good_house_is_found_good() -> None:
