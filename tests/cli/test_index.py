@@ -235,7 +235,7 @@ def test_columns_are_added_without_scanning_again(
     calls.text("index", labelled, "--columns", "label")
     before = shoal.open(labelled)
     state = before.shuffle(seed=1).state_dict()
-    monkeypatch.setattr("shoal.cli.index.build_index", pytest.fail)
+    monkeypatch.setattr("shoal.cli.shards.index.build_index", pytest.fail)
     refused = calls.refused("index", labelled, "--columns", "score")
     assert "25 of 100 samples have none, first sample 0 (train-0.tar)" in refused
     said = calls.json("index", labelled, "--columns", "label,score", "--missing", "score=-1", "--checksum")

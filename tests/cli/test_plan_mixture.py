@@ -12,8 +12,7 @@ from tests.cli.test_plan_what_if import as_json, parsed, without
 from tests.stream.made import write_lines
 
 import shoal
-from shoal.cli.plan.asked_plan import asked_plan
-from shoal.cli.plan.what_if import what_if_rows
+from shoal.cli.plan.requested_plan import asked_plan, what_if_rows
 from shoal.mixing import MixedDataset
 from shoal.testing import RangeServer
 

@@ -16,8 +16,7 @@ from tests.samples import write_jsonl
 from shoal.cli.main import main
 from shoal.cli.output import emit
 from shoal.cli.plan import plan
-from shoal.cli.plan.asked_plan import asked_plan
-from shoal.cli.plan.what_if import what_if_rows
+from shoal.cli.plan.requested_plan import asked_plan, what_if_rows
 
 SIZES = ["--num-samples", "2e4", "--sample-bytes"]
 ASKED = {

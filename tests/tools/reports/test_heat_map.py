@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.measure import Audit, audit
-from shoal.tools.auditing.epoch_counts import survey
+from shoal.tools.auditing.epoch_tests import survey
 from shoal.tools.reports.audit_page import audit_figures, audit_page, audit_picture
 from shoal.tools.reports.heat_map import HeatMap, heat_map
 from shoal.tools.reports.marks import LIGHT, Cells

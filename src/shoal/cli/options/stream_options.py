@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shoal.cli.options.argument_types import count
 from shoal.cli.options.argument_types import order as order_text
 from shoal.cli.options.source_options import names_mixture, open_with_samples, source_of, storage_options_of
 from shoal.errors import StateError, UsageError
@@ -14,13 +15,18 @@ from shoal.formats.decoding.decoders import DECODERS
 from shoal.formats.decoding.images import exact_size
 from shoal.hints import did_you_mean
 from shoal.order.registry import order_of_text
+from shoal.order.sequences.groupings import STRATEGIES
 from shoal.order.state_dict import State
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import Resolved, ResolvedOrder
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.open_dataset import open_dataset
+from shoal.stream.sequences.sequence_requests import SequenceRequest
 from shoal.stream.verbs.dataset_requests import order_request
 
 _OPTIONS = ("order", "seed", "window", "chunk", "num_canonical_nodes", "chunks", "samples")
@@ -156,3 +162,30 @@ def _image_spec(text: str) -> str:
         msg += "a dataset stands before --decode"
         raise argparse.ArgumentTypeError(msg)
     return text
+
+
+def add_sequence_arguments(parser: argparse.ArgumentParser, *, batches: str) -> argparse._ArgumentGroup:
+    """Declare the length of sequences and the column of lengths; ``batches`` is the option that counts sequences."""
+    group = parser.add_argument_group("sequences of tokens, if SOURCE has documents")
+    text = f"pack documents into sequences of so many tokens; {batches} counts sequences"
+    group.add_argument("--pack-sequences", type=count, metavar="LENGTH", help=text)
+    text = "column of the index with the tokens of each document (default: num_tokens)"
+    group.add_argument("--lengths", metavar="COLUMN", default="num_tokens", help=text)
+    return group
+
+
+def add_strategy_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the strategy of packing."""
+    text = "strategy of --pack-sequences (default: concat); a --state says by itself how documents were packed"
+    group.add_argument("--strategy", choices=tuple(STRATEGIES), default="concat", help=text)
+
+
+def packed_as_asked(documents: ResolvedOrder | ResolvedMixture, arguments: argparse.Namespace) -> Resolved:
+    """Return the sequences of documents in this order, or the documents if they are not to be packed."""
+    length = arguments.pack_sequences
+    if length is None:
+        return documents
+    request = SequenceRequest.packed(
+        length, "tokens", arguments.strategy, arguments.lengths, None, "cut", None, 0, ()
+    )  # fmt: skip
+    return ResolvedSequences(documents, request.packing, request.lengths_in(documents.parts))

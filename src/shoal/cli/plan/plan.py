@@ -8,15 +8,12 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.options.argument_types import count
-from shoal.cli.options.sequence_options import add_sequence_arguments
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
-from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.plan.asked_plan import asked_plan
+from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
 from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
-from shoal.cli.plan.planned_sequences import show_sequences, told
-from shoal.cli.plan.what_if import what_if
+from shoal.cli.plan.requested_plan import asked_plan, show_sequences, told, what_if
 from shoal.figures import counted
 from shoal.storage.sources.source import printed
 from shoal.tools.planning.sizing import Cluster

@@ -35,7 +35,7 @@ from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.quality.mixture_quality import parts_of_batch
 from shoal.tools.planning.mixed_reads import MixedChunks, simulate_mixture
-from shoal.tools.planning.mixed_windows import MixedWindows
+from shoal.tools.planning.rank_memory import MixedWindows
 from shoal.tools.planning.request_model import likely_requests_for_each_read, requests_for_each_read
 from shoal.tools.planning.simulated_reads import ClusterReads
 from shoal.tools.planning.sizing import Cluster, recommend

@@ -16,12 +16,10 @@ from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, typed_command, write_page
 from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
-from shoal.cli.options.sequence_options import add_sequence_arguments, add_strategy_argument
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
-from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.trace.imported_run import imported_run
+from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments, add_strategy_argument
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
-from shoal.cli.trace.traced_run import Row, TracedRun, traced_run
+from shoal.cli.trace.traced_run import Row, TracedRun, imported_run, traced_run
 from shoal.order.partition import REMAINDERS
 from shoal.storage.sources.source import printed
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.audit.sample_ids import KEY, keys_in_order
 from shoal.cli.display.preview import json_value, printable
 from shoal.cli.display.progress_bar import Progress
-from shoal.cli.options.sequence_options import packed_as_asked
-from shoal.cli.options.source_options import names_mixture, open_with_samples
+from shoal.cli.options.sample_ids import KEY, keys_in_order
+from shoal.cli.options.source_options import imported_object, names_mixture, open_with_samples
 from shoal.cli.options.stream_options import (
     given_order_options,
     open_mixture,
+    packed_as_asked,
     read_state,
     requested_order,
     shuffled_mixture,
 )
-from shoal.cli.trace.imported_run import ImportedRun
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.joined_index import JoinedIndex
@@ -34,7 +33,7 @@ from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS, span_in
 from shoal.order.protocol import BoundOrder, Repeating
 from shoal.order.state_dict import PACKED, State
-from shoal.reading.growing.resolved_growing import growing_as_saved
+from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
 from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -43,8 +42,59 @@ from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.rows import Rows
+from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 from shoal.stream.verbs.dataset_requests import request_of_state
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRun:
+    """A dataset, and the ``module:NAME`` that it was imported from."""
+
+    name: str
+    dataset: Dataset
+
+    def __str__(self) -> str:
+        return self.name
+
+    def order(self, epoch: int | None, state: State | None) -> tuple[Dataset, Resolved]:
+        """Return the samples as they are stored, and their order, after a state was loaded.
+
+        Raises
+        ------
+        StateError
+            The state is of another dataset, selection or order.
+        UsageError
+            The dataset fills batches with what it reads.
+        """
+        dataset = self.dataset
+        if (batcher := dataset.stream.spec.batcher).counts_share:
+            msg = f"{self.name} fills batches with {batcher.verb}: reading alone tells what is in them"
+            field = batcher.ids_field
+            raise UsageError(
+                msg, hint=f"with_ids() before it adds the sample ids to each batch, as the field {field!r}"
+            )
+        if state is not None:
+            dataset.load_state_dict(state.to_dict())
+        resolved = dataset.stream.resolved
+        if isinstance(resolved, ResolvedGrowing):
+            number = dataset.epoch if epoch is None else epoch
+            return Dataset(DatasetSpec.of(resolved.growing.whole)), resolved.of_epoch(number)
+        if isinstance(dataset, MixedDataset):
+            return MixedDataset(replace(dataset.stream.spec, rows=Rows(), batching=None, batch_stages=())), resolved
+        return Dataset(DatasetSpec.of(dataset.stream.opened)), resolved
+
+
+def imported_run(text: str) -> ImportedRun:
+    """Return the dataset that ``module:NAME`` names, or that the function of this name returns."""
+    found = imported_object(text)
+    made = found() if callable(found) and not isinstance(found, Dataset) else found
+    if not isinstance(made, Dataset):
+        msg = f"{text} is {type(made).__name__}, and no dataset of shoal, nor a function that returns one"
+        raise argparse.ArgumentTypeError(msg)
+    return ImportedRun(text, made)
+
 
 Row = dict[str, Any]
 

@@ -15,8 +15,7 @@ from shoal.quality.curves import Keys, variance_curve
 from shoal.quality.metrics import expected_distinct_of
 from shoal.tools.auditing.cross_epoch import remet_neighbours
 from shoal.tools.auditing.emitted_ids import KeyTable, as_epochs, as_stream
-from shoal.tools.auditing.epoch_counts import TIME_PARTS, Survey
-from shoal.tools.auditing.epoch_tests import PARTS, Epoch, compared, end_distances, start_distances
+from shoal.tools.auditing.epoch_tests import PARTS, TIME_PARTS, Epoch, Survey, compared, end_distances, start_distances
 from shoal.tools.auditing.findings import Finding, findings_of, headline_of, heaviest_first, verdict_of
 from shoal.tools.auditing.statistical_tests import Outcome, correlation
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from shoal.cli import output
 from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
-from shoal.cli.index_plan import add_plan_arguments, check_plan_arguments, run_plan
-from shoal.cli.options.column_options import add_column_arguments, columns_added, missing_of
+from shoal.cli.options.argument_types import names
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.index_output import IndexOutput, index_file, index_output
 from shoal.cli.options.source_options import (
@@ -23,6 +22,7 @@ from shoal.cli.options.source_options import (
     source_of,
     storage_options_of,
 )
+from shoal.cli.shards.index_plan import add_plan_arguments, check_plan_arguments, run_plan
 from shoal.errors import SourceError, UsageError
 from shoal.figures import counted, parse_bytes
 from shoal.formats.column_paths import Column, as_columns
@@ -47,7 +47,7 @@ from shoal.indexing.open_source import (
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.split_selection import select_split
-from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
+from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES, add_columns, new_columns
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
@@ -314,3 +314,35 @@ def _with_checksums(index: Index, paths: Sequence[str], shard_format: Format, st
     with Progress(label="checksums", unit="bytes") as progress:
         checksums = extent_checksums(index, paths, store=store, check=check.check, progress=progress.show_bytes)
     return replace(index, extent_checksum=checksums)
+
+
+def add_column_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the columns, and the values for samples that lack one."""
+    text = (
+        "read columns from all samples into the index: fields, paths into JSON such as meta.lang, or lengths such as "
+        "tokens:len, separated by commas; NAME=PATH gives another name; an index that is there gets them added"
+    )
+    parser.add_argument("--columns", type=names, action="extend", metavar="NAMES", default=[], help=text)
+    text = "value of a column for samples that have none, which are refused otherwise; may be repeated"
+    parser.add_argument("--missing", metavar="NAME=VALUE", action="append", default=[], help=text)
+
+
+def missing_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the values for missing ones by column."""
+    pairs = [word.partition("=") for word in arguments.missing]
+    if wrong := [word for word, (name, sign, _) in zip(arguments.missing, pairs, strict=True) if not (name and sign)]:
+        raise UsageError(f"--missing takes NAME=VALUE; got {wrong[0]!r}", hint="--missing label=-1")
+    return {name: value for name, _, value in pairs}
+
+
+def columns_added(opened: Opened, columns: Sequence[Column], missing: Mapping[str, str]) -> Index:
+    """Return the index with those columns that it lacks, and tell how many samples had no value."""
+    wanted = {column.name for column in new_columns(opened.index, columns, missing)}
+    with Progress(label="columns", unit="bytes") as progress:
+        index = add_columns(opened, columns, missing=missing, progress=progress.show_bytes)
+    for name in wanted:
+        about = index.metadata[COLUMN_SOURCES][name]
+        if num_missing := about.get("num_missing"):
+            what = f"{num_missing:,} of {counted(index.num_samples, 'sample')} have no {about['asked']!r}"
+            output.complain(f"note: {what}, and {about['missing']!r} in the column {printable(name)!r}")
+    return index
