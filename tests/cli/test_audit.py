@@ -132,7 +132,7 @@ def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: P
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
     assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
     assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
-    assert "ids alone do not" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
+    assert "ids alone have no" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
     assert "--part is about ids" in calls.refused("audit", data, "--part")
     assert "--keys is about ids" in calls.refused("audit", data, "--keys", data)
     assert "no column 'lable'" in calls.refused("audit", data, "--by", "lable")
@@ -144,7 +144,7 @@ def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path
     (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
     assert "archive of several" in calls.refused("audit", tmp_path / "archive.npy")
     np.save(tmp_path / "short.npy", ids[:10])
-    assert "of one length" in calls.refused("audit", tmp_path / "ids.npy", tmp_path / "short.npy")
+    assert "of equal length" in calls.refused("audit", tmp_path / "ids.npy", tmp_path / "short.npy")
     assert "No such file" in calls.refused("audit", tmp_path / "none.npy")
 
 
@@ -229,5 +229,5 @@ def test_comparisons_that_cannot_be(tmp_path: Path, calls: Calls) -> None:
     assert "without a dataset" in calls.refused("audit", tmp_path, "--like", "none", *sizes)
     assert "did you mean 'buffer'" in calls.refused("audit", "--like", "bufer", *sizes)
     assert "cannot fill" in calls.refused("audit", "--like", "none", "--num-samples", 3, "--shards", 4)
-    assert "need not exist" in calls.refused("audit", tmp_path, "--shards", 40)
-    assert "was not given" in calls.refused("audit")
+    assert "of a comparison" in calls.refused("audit", tmp_path, "--shards", 40)
+    assert "was given" in calls.refused("audit")

@@ -59,7 +59,7 @@ def test_only_missing_units_of_an_index_are_run(engine: FakeEngine, calls: Calls
 
 def test_what_an_engine_cannot_do_for_an_index(engine: FakeEngine, calls: Calls, tars: Path) -> None:
     assert "--columns reads samples on this machine" in calls.refused("index", tars, "--columns", "txt:len", *ON)
-    assert "--workers are processes of this machine" in calls.refused("index", tars, "--workers", "2", *ON)
+    assert "--workers counts processes of this machine" in calls.refused("index", tars, "--workers", "2", *ON)
     assert "names a cluster" in calls.refused("index", tars, "--address", "spark://host")
     assert engine.events == []
 
@@ -96,7 +96,7 @@ def test_an_index_is_repaired_after_a_report_of_an_engine(engine: FakeEngine, ca
 
 
 def test_what_an_engine_cannot_do_for_a_report(engine: FakeEngine, calls: Calls, tars: Path, tmp_path: Path) -> None:
-    assert "--engine local has none" in calls.refused("verify", tars, "--parts", tmp_path)
+    assert "--engine local writes none" in calls.refused("verify", tars, "--parts", tmp_path)
     assert "reads no shard" in calls.refused("verify", tars, "--certificate", tmp_path / "x.json", *ON)
     assert engine.events == []
 

@@ -172,7 +172,7 @@ def test_decoding_images(tmp_path: Path, calls: Calls, data: Path, capsys: pytes
         assert "'7x' is no size in pixels" in capsys.readouterr().err
         with pytest.raises(SystemExit, match="2"):
             calls.text(verb, "--decode", tmp_path / "a.tar")
-        assert "a dataset stands before --decode" in capsys.readouterr().err
+        assert "put the dataset before --decode" in capsys.readouterr().err
 
 
 def test_shards_without_samples(tmp_path: Path, calls: Calls, data: Path) -> None:

@@ -12,7 +12,7 @@ from tests.cli.test_plan_what_if import as_json, parsed, without
 from tests.stream.made import write_lines
 
 import shoal
-from shoal.cli.plan.requested_plan import asked_plan, what_if_rows
+from shoal.cli.plan.requested_plan import requested_plan, what_if_rows
 from shoal.mixing import MixedDataset
 from shoal.testing import RangeServer
 
@@ -145,7 +145,7 @@ def test_a_row_of_a_mixture_is_what_the_plan_says_when_asked_directly(calls: Cal
     for options in ([], ["--window", "300KB", "--chunk", "8KiB"], ["--chunks", "5"], ["--window", "1MB"]):
         words = [path, "--global-batch", "24", "--ranks-per-node", "2", "--memory", "8MiB", *options]
         arguments = parsed(words)
-        rows = list(what_if_rows(arguments, asked_plan(arguments).plan))
+        rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
         assert {"half the window", "twice the global batch", "twice the nodes"} <= {row.name for row in rows}
         for row in rows:
             asked = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
@@ -156,7 +156,7 @@ def test_a_row_of_a_mixture_is_what_the_plan_says_when_asked_directly(calls: Cal
 def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) -> None:
     path = blend(shards)
     arguments = parsed([str(path), "--global-batch", "24"])
-    names = [row.name for row in what_if_rows(arguments, asked_plan(arguments).plan)]
+    names = [row.name for row in what_if_rows(arguments, requested_plan(arguments).plan)]
     assert names == ["half the global batch", "twice the global batch", "twice the nodes"]
     assert "asks for another order" in calls.refused("plan", path, "--window", "1MB")
     page = shards / "plan.html"
@@ -168,7 +168,7 @@ def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) 
 
 def test_what_is_not_planned_of_a_mixture(calls: Calls, shards: Path) -> None:
     path = blend(shards)
-    assert "whose sources come round at different times" in calls.refused("plan", path, "--cache", "1GB")
+    assert "its sources repeat at different times" in calls.refused("plan", path, "--cache", "1GB")
     assert "`shoal mix FILE --pack-sequences" in calls.refused("plan", path, "--pack-sequences", 64)
     assert "--index names the index of one dataset" in calls.refused("plan", path, "--index", "grow")
     assert "give one of them" in calls.refused("plan", path, "--num-samples", 10)

@@ -147,7 +147,7 @@ def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeyp
         assert f"{row['shard']} [{row['first_byte']:,}, {row['end_byte']:,})" in shown
         assert row["seen"].keys() == {"1"}
     heads = [element.text for element in reading.elements if element.tag == "h2"]
-    assert heads == ["Step 0", "Step 1 (asked for)", "Step 2", "Where they come from"]
+    assert heads == ["Step 0", "Step 1 (requested)", "Step 2", "Where they come from"]
     assert len(text) < 100_000
 
 

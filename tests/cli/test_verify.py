@@ -142,7 +142,7 @@ def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path
     ds = shoal.open(data).take(50).batch(10)
     list(ds)
     (tmp_path / "some.json").write_text(json.dumps(ds.certificate()))
-    assert "only its own script knows which" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
+    assert "only its script knows the choice" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
     (tmp_path / "none.json").write_text("[")
     assert "not a certificate" in calls.refused("verify", data, "--certificate", tmp_path / "none.json")
     calls.text("index", data, "--checksum")

@@ -1,4 +1,4 @@
-"""The growing order that `shoal plan --index grow` foresees: a first epoch that is read while shards are indexed."""
+"""Plan a first epoch that is read while shards are indexed (`shoal plan --index grow`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
+from shoal.cli.options.argument_types import option_of
 from shoal.cli.options.source_options import refuse_mixture, source_of, storage_options_of
 from shoal.errors import UsageError
 from shoal.figures import parse_bytes
@@ -27,7 +28,7 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedShards:
-    """Shards of which only sizes are known: ``num_bytes`` of each in the permuted order, and about how many samples."""
+    """Shards without an index: ``num_bytes`` of each in permuted order, and the estimated number of samples."""
 
     num_bytes: NDArray[np.int64]
     num_samples: int
@@ -35,7 +36,7 @@ class ListedShards:
     def quality(
         self, order: Window | Block, chunk_bytes: float, batch: int, arguments: argparse.Namespace
     ) -> GrowingQuality:
-        """Predict the mixing of the first epoch, whose segments have windows of as many bytes as that of later ones."""
+        """Predict the mixing of the first epoch; its windows have as many bytes as the windows of later epochs."""
         is_known = arguments.rho < 1.0 or arguments.shard_rho is not None
         return growing_quality(
             self.num_bytes,
@@ -51,17 +52,17 @@ class ListedShards:
 
 
 def add_growing_arguments(parser: argparse._ArgumentGroup) -> None:
-    """Declare what `listed_shards` and `ListedShards.quality` read."""
-    text = "correlation inside shards, of samples of different chunks, for --index grow (default: that inside chunks)"
+    """Declare the options of a growing order."""
+    text = "correlation inside shards, between chunks, for --index grow (default: --rho)"
     parser.add_argument("--shard-rho", type=float, metavar="R", help=text)
 
 
 def listed_shards(arguments: argparse.Namespace) -> ListedShards:
-    """List the shards; unless ``--sample-bytes`` tells the size of a sample, index those of the first segment."""
+    """List the shards; without ``--sample-bytes``, index the shards of the first segment."""
     refuse_mixture(arguments)
-    given = [name for name in ("order", "chunks", "samples", "pack_sequences") if getattr(arguments, name) is not None]
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
+    names = [name for name in ("order", "chunks", "samples", "pack_sequences") if getattr(arguments, name) is not None]
+    if names:
+        option = option_of(names[0])
         msg = f"--index {GROW} is an order of its own, before samples are counted, and {option} asks for another"
         raise UsageError(msg, hint=f"leave out {option}; --window, --chunk, --num-canonical-nodes and --seed apply")
     dataset = open_dataset(
@@ -83,14 +84,14 @@ def listed_shards(arguments: argparse.Namespace) -> ListedShards:
 
 
 def growing_facts(quality: GrowingQuality) -> dict[str, Any]:
-    """Return the quality as JSON types, of many segments only the first."""
-    told = quality.to_dict()
-    segments = told.pop("segments")
-    told |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SHOWN]}
-    return {**told, "last_segment": segments[-1], "warning": quality.warning()}
+    """Return the quality as JSON types, with the first segments only."""
+    facts = quality.to_dict()
+    segments = facts.pop("segments")
+    facts |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SHOWN]}
+    return {**facts, "last_segment": segments[-1], "warning": quality.warning()}
 
 
 def show_growing(quality: GrowingQuality) -> None:
-    """Print how well the first epoch is mixed."""
+    """Print the mixing of the first epoch."""
     output.say()
     output.say(f"first epoch, while shards are indexed: {quality}")

@@ -1,4 +1,4 @@
-"""The plan that arguments of `shoal plan` ask for: the cluster, the data in an order, and the simulated reads."""
+"""Plan what the arguments of `shoal plan` describe, and the same with one thing changed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.cli import output
+from shoal.cli.options.argument_types import option_of
 from shoal.cli.options.source_options import names_mixture
-from shoal.cli.output import format_value
+from shoal.cli.options.stream_options import sequence_request
 from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import least_cache_bytes
-from shoal.cli.plan.planned_data import PlannedData, planned_data, windowed
+from shoal.cli.plan.planned_data import PlannedData, planned_data
 from shoal.cli.plan.planned_mixture import planned_mixture
+from shoal.cli.plan.planned_reading import windowed
 from shoal.errors import UsageError
 from shoal.figures import parse_bytes
 from shoal.order.arrays.index_ranges import Runs
@@ -25,19 +27,18 @@ from shoal.order.sequences.groupings import STRATEGIES, Packing
 from shoal.order.sequences.packed_order import PackedOrder
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
-from shoal.stream.sequences.sequence_requests import SequenceRequest
 from shoal.tools.planning.sizing import Cluster
 
 
-class AskedPlan(NamedTuple):
-    """A plan, and the sequences that each strategy makes of documents; none if they are not packed."""
+class RequestedPlan(NamedTuple):
+    """A plan, and figures of packed sequences by strategy; empty if documents are not packed."""
 
     plan: Planned
     sequences: dict[str, dict[str, float]]
 
 
-def asked_plan(arguments: argparse.Namespace, known: PlannedData | None = None) -> AskedPlan:
-    """Return the plan for these arguments; ``known`` are the same data in another order."""
+def requested_plan(arguments: argparse.Namespace, known: PlannedData | None = None) -> RequestedPlan:
+    """Return the plan for these arguments; ``known`` is the same data in another order."""
     cluster = _cluster(arguments)
     if bool(arguments.source) == (arguments.num_samples is not None):
         raise UsageError("a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them")
@@ -56,18 +57,17 @@ def asked_plan(arguments: argparse.Namespace, known: PlannedData | None = None) 
     if data.listed is not None:
         growing = data.listed.quality(windowed(data.order), data.mean_chunk_bytes, cluster.global_batch, arguments)
         plan = replace(plan, growing=growing)
-    return AskedPlan(plan, sequences)
+    return RequestedPlan(plan, sequences)
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     for name in ("latency", "step_seconds", "get_price", "gigabyte_price"):
         value = getattr(arguments, name)
         if value is not None and not (math.isfinite(value) and value >= 0.0 and (value or name != "step_seconds")):
-            msg = f"--{name.replace('_', '-')} must not be negative, and a step takes some time; got {value}"
-            raise UsageError(msg)
+            raise UsageError(f"{option_of(name)} must not be negative, and a step takes some time; got {value}")
     if arguments.global_batch < arguments.nodes * arguments.ranks_per_node:
-        msg = f"a global batch of {arguments.global_batch} has no sample for each of "
-        msg += f"{arguments.nodes * arguments.ranks_per_node} ranks"
+        num_ranks = arguments.nodes * arguments.ranks_per_node
+        msg = f"a global batch of {arguments.global_batch} has no sample for each of {num_ranks} ranks"
         raise UsageError(msg, hint="--global-batch counts over all ranks")
     return Cluster(
         num_nodes=arguments.nodes,
@@ -99,9 +99,9 @@ _FEW_SEQUENCES = 1 << 16
 
 
 def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | None) -> dict[str, dict[str, float]]:
-    """Return the sequences that each strategy makes, by its name: how many, how full, and documents that are cut.
+    """Return, by strategy, how many sequences packing makes, how full they are, and how many documents are cut.
 
-    Epoch 0 is packed; of more than 2 million documents, those at the first positions, which stand for the rest.
+    Packs epoch 0; of more than 2 million documents, the first stand for the rest.
     """
     length = arguments.pack_sequences
     if length is None:
@@ -109,14 +109,13 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
     if resolved is None:
         msg = "--pack-sequences packs documents by their lengths, and numbers alone have none"
         raise UsageError(msg, hint="give SOURCE, with a column of lengths in its index")
-    found: dict[str, dict[str, float]] = {}
+    by_strategy: dict[str, dict[str, float]] = {}
     documents = resolved.epoch(0)
     scale = max(1.0, documents.num_samples / _MOST_DOCUMENTS)
     if scale > 1.0:
         documents = WithoutGaps(documents, Runs.span(0, _MOST_DOCUMENTS))
     for strategy in STRATEGIES:
-        request = SequenceRequest.packed(length, "tokens", strategy, arguments.lengths, None, "cut", None, 0, ())
-        lengths = request.lengths_in([resolved])
+        lengths = sequence_request(arguments, strategy).lengths_in([resolved])
         packed = PackedOrder(documents, lengths, Packing(length, strategy), seed=resolved.seed, epoch=0)
         num_tokens = num_cut = 0
         for start in range(0, packed.num_samples, _FEW_SEQUENCES):
@@ -126,13 +125,13 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
         if not packed.num_samples:
             msg = f"no document of the source has a token, by the column {arguments.lengths!r}"
             raise UsageError(msg, hint="--lengths names the column of their numbers of tokens")
-        found[strategy] = {
+        by_strategy[strategy] = {
             "num_sequences": round(scale * packed.num_samples),
             "filled": num_tokens / (length * packed.num_samples),
             "num_cut_documents": round(scale * num_cut),
             "documents_per_sequence": documents.num_samples / packed.num_samples,
         }
-    return found
+    return by_strategy
 
 
 def show_sequences(sequences: dict[str, dict[str, float]], length: int, global_batch: int) -> None:
@@ -140,20 +139,20 @@ def show_sequences(sequences: dict[str, dict[str, float]], length: int, global_b
     output.say()
     output.say(f"sequences of {length:,} tokens, {global_batch:,} in a step:")
     for strategy, facts in sequences.items():
-        output.say(f"  {strategy:9}  {told(facts, global_batch)}")
+        output.say(f"  {strategy:9}  {sequence_text(facts, global_batch)}")
 
 
-def told(facts: dict[str, Any], global_batch: int) -> str:
-    """Return the facts of a strategy in words."""
+def sequence_text(facts: dict[str, Any], global_batch: int) -> str:
+    """Return the figures of a strategy as text."""
     steps = facts["num_sequences"] // global_batch
     cut = facts["num_cut_documents"]
     return f"{facts['num_sequences']:,} sequences, {steps:,} steps, {facts['filled']:.2%} filled, {cut:,} documents cut"
 
 
 class Row(NamedTuple):
-    """A change of a plan: its name, the options that ask for it, and the values of the plan that they give.
+    """A changed plan: the name of the change, its options, and the record of the plan.
 
-    The options replace those of the order that the plan was asked for; None stands for an option that is left out.
+    The options replace the options of the original plan; None removes an option.
     """
 
     name: str
@@ -162,17 +161,16 @@ class Row(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The options as they are typed."""
-        given = {name: value for name, value in self.options.items() if value is not None}
-        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+        """The options as words of a shell."""
+        return " ".join(f"{option_of(name)} {value}" for name, value in self.options.items() if value is not None)
 
 
 def what_if_rows(arguments: argparse.Namespace, plan: Planned) -> Iterator[Row]:
-    """Yield the plan with one thing changed at a time; changes that cannot be are left out."""
+    """Yield the plan with one thing changed at a time; impossible changes are skipped."""
     for name, options in _changes(arguments, plan):
         changed = argparse.Namespace(**{**vars(arguments), **options})
         try:
-            record = asked_plan(changed, plan.data).plan.record()
+            record = requested_plan(changed, plan.data).plan.record()
         except UsageError:  # chunks below an extent, say, or fewer samples than a batch
             continue
         if record["vr"]:
@@ -180,7 +178,7 @@ def what_if_rows(arguments: argparse.Namespace, plan: Planned) -> Iterator[Row]:
 
 
 def what_if(arguments: argparse.Namespace, plan: Planned) -> list[list[str]]:
-    """Return the plan with one thing changed at a time, as a table with its heads."""
+    """Return the what-if table, heads first: the plan, then the plan with one thing changed at a time."""
     rows = [Row("this plan", {}, plan.record()), *what_if_rows(arguments, plan)]
     columns: dict[str, tuple[str, Any]] = {
         "Window": ("window_bytes", None),
@@ -199,15 +197,15 @@ def what_if(arguments: argparse.Namespace, plan: Planned) -> list[list[str]]:
     if plan.costs.epoch_price:
         columns["Price"] = ("epoch_price", lambda price: f"{price:,.4g}")
     texts = [
-        [row.name, *(said(row.record.get(key)) if said else format_value(key, row.record[key])
-                     for key, said in columns.values()), row.text]
+        [row.name, *(text_of(row.record.get(key)) if text_of else output.format_value(key, row.record[key])
+                     for key, text_of in columns.values()), row.text]
         for row in rows
     ]  # fmt: skip
     return [["Change", *columns, "Options"], *texts]
 
 
 def _changes(arguments: argparse.Namespace, plan: Planned) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of each change and its options, with those that keep the order of the plan."""
+    """Yield the name and the options of each change; the options keep the order of the plan."""
     batch, nodes = arguments.global_batch, arguments.nodes
     reading = plan.data.reading
     same = reading.options() or {}
@@ -234,7 +232,7 @@ def _changes(arguments: argparse.Namespace, plan: Planned) -> Iterator[tuple[str
 
 
 def _second_epoch(node_epochs: Sequence[Mapping[str, float]] | None) -> str:
-    """Return the bytes of a second epoch against those of the first."""
+    """Return the bytes of the second epoch as a share of the first."""
     if node_epochs is None:
         return "100%"
     first, second = node_epochs

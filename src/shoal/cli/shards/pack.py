@@ -1,4 +1,4 @@
-"""The `shoal pack` command: packs many files, or rows, into shards with their index."""
+"""The `shoal pack` command: pack files, rows or tokens of texts into shards with their index."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from shoal.storage.store_of_url import options_of_sides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Nothing looks finished before it is: shards get their names when they are complete, and the index comes last. "
-        "The same command continues a run that was killed or found the disk full."
+        "Shards get their names when they are complete, and the index comes last. The same command continues a run "
+        "that was killed or found the disk full."
     )
-    source = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or what save_to_disk has written"
-    parser.add_argument("source", metavar="SRC", nargs="?", help=source)
-    parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL that holds no shards yet")
-    text = f"format of the shards: {format_names()} (default: tar); with --tokenize, text and folder are formats of SRC"
+    text = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or a dataset of save_to_disk"
+    parser.add_argument("source", metavar="SRC", nargs="?", help=text)
+    parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL without shards")
+    text = f"format of the shards: {format_names()} (default: tar); with --tokenize also text or folder, of SRC"
     parser.add_argument("--format", metavar="NAME", help=text)
     add_shard_arguments(
         parser,
@@ -59,15 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         workers="one per processor, fewer if there is little to do",
     )
     _add_input_arguments(parser)
-    add_token_arguments(parser)
+    _add_token_arguments(parser)
     _add_order_arguments(parser)
-    add_engine_arguments(
-        parser, planned="the inputs are listed (with --workers), and the index is written, by this machine"
-    )
+    add_engine_arguments(parser, planned="this machine lists the inputs (with --workers) and writes the index")
     group = parser.add_argument_group("cleaning")
-    text = "pack nothing; remove from DST what an unfinished job has made there, and its records"
-    group.add_argument("--clean", metavar="DST", help=text)
-    text = "a job is dead if it has recorded nothing for so long (default: 86400, a day)"
+    group.add_argument("--clean", metavar="DST", help="only remove the shards and records of an unfinished job")
+    text = "a job without records for so long is dead (default: 86400, a day)"
     group.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE_SECONDS, help=text)
     add_store_arguments(parser)
     add_json_argument(parser)
@@ -75,29 +72,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs")
-    text = "make one sample of files whose names differ only after the first dot"
-    group.add_argument("--group", action="store_true", help=text)
+    group.add_argument("--group", action="store_true", help="join files with equal names up to the first dot")
     labels = group.add_mutually_exclusive_group()
-    text = "the first directory is the class of a file, and a file without one ends the run (default: if all have one)"
+    text = "the first directory is the class of a file; every file needs one (default: if all have one)"
     labels.add_argument("--label", dest="labelled", action="store_const", const=True, help=text)
     text = "directories are not classes"
     labels.add_argument("--no-label", dest="labelled", action="store_const", const=False, help=text)
-    group.add_argument("--path-column", metavar="NAME", help="column of a manifest that has the paths")
+    group.add_argument("--path-column", metavar="NAME", help="column of a manifest with the paths")
     text = (
         "fields that every sample must have, separated by commas: suffixes of files, or cls for the class; jpg;png is "
-        "either; a sample without one is handled as --on-error says, before anything is written; may be repeated"
+        "either; --on-error handles a sample without one, before anything is written; may be repeated"
     )
     group.add_argument("--require", type=names, action="extend", metavar="FIELDS", default=[], help=text)
     add_dedup_argument(
         group,
-        key="files that would be the same sample, and an error otherwise",
-        content="inputs with the same files, class and columns (all files of a size that others have are read first)",
+        key="files of the same sample, otherwise an error",
+        content="inputs with the same files, class and columns (reads all files of equal size first)",
     )
 
 
 def _add_order_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("order")
-    group.add_argument("--shuffle", action="store_true", help="mix all samples, in no more memory than without")
+    group.add_argument("--shuffle", action="store_true", help="mix all samples, in the same memory")
     text = "seed of --shuffle, --oversample and --balance (default: 0)"
     group.add_argument("--seed", type=int, metavar="N", default=0, help=text)
     add_repeat_arguments(group, columns="a column of the manifest or dataset")
@@ -108,22 +104,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.clean is not None:
         return _clean(arguments)
     if arguments.destination is None:
-        msg = "SRC and DST are missing: what to pack, and where to"
+        msg = "SRC and DST are missing: the files to pack, and the directory of the shards"
         raise UsageError(msg, hint="shoal pack photos/ packed/, for instance")
     if arguments.tokenize is not None:
-        return run_tokens(arguments)
+        return _pack_tokens(arguments)
     if arguments.documents is not None:
-        msg = "--documents divides texts into documents, and no --tokenize was given"
+        msg = "--documents divides texts into documents, and --tokenize is not given"
         raise UsageError(msg, hint="--tokenize tokenizer.json")
-    arguments.format = arguments.format or "tar"
-    return _pack_files(arguments)
-
-
-def _pack_files(arguments: argparse.Namespace) -> int:
     began_seconds = time.monotonic()
     engine = engine_of(arguments, label="packing", unit="shards")
     request = PackRequest(
-        format=arguments.format,
+        format=arguments.format or "tar",
         shuffle=arguments.shuffle,
         grouped=arguments.group,
         labelled=arguments.labelled,
@@ -137,8 +128,8 @@ def _pack_files(arguments: argparse.Namespace) -> int:
         inputs = inputs_of(arguments.source, request, progress=progress.show_bytes)
         if (suffix := shard_suffix(inputs)) is not None:
             output.complain(
-                f"note: all {len(inputs):,} inputs end in {suffix}, as shards do; each becomes one sample as it is. "
-                f"`shoal repack {printable(arguments.source)} {printable(arguments.destination)}` packs what is in them"
+                f"note: all {len(inputs):,} inputs end in {suffix}, as shards do; each becomes one sample. "
+                f"`shoal repack {printable(arguments.source)} {printable(arguments.destination)}` packs their samples"
             )
     with Progress(label="packing", unit="bytes") as progress:
         packed = pack_inputs(
@@ -156,16 +147,14 @@ def _pack_files(arguments: argparse.Namespace) -> int:
 def _clean(arguments: argparse.Namespace) -> int:
     if arguments.source is not None:
         raise UsageError("--clean packs nothing, so it takes no SRC", hint="shoal pack --clean DST")
-    found = clean(arguments.clean, grace_seconds=arguments.grace, storage_options=storage_options_of(arguments))
-    names = {"removed": list(map(printable, found.removed)), "kept": list(map(printable, found.kept))}
-    record = {"output": printable(arguments.clean), "num_removed": len(found.removed), "num_bytes": found.num_bytes}
+    cleaned = clean(arguments.clean, grace_seconds=arguments.grace, storage_options=storage_options_of(arguments))
+    names = {"removed": list(map(printable, cleaned.removed)), "kept": list(map(printable, cleaned.kept))}
+    record = {"output": printable(arguments.clean), "num_removed": len(cleaned.removed), "num_bytes": cleaned.num_bytes}
     output.emit(record | names if arguments.json else record, as_json=arguments.json)
-    if not found.removed:
+    if not cleaned.removed:
         output.complain(f"note: no job has left anything in {printable(arguments.clean)}")
-    if found.kept:
-        output.complain(
-            f"note: not removed, as their bytes are not those that the job made: {', '.join(names['kept'])}"
-        )
+    if cleaned.kept:
+        output.complain(f"note: not removed, because the job did not write their bytes: {', '.join(names['kept'])}")
     return 0
 
 
@@ -189,83 +178,83 @@ def _report(packed: Packed, engine: Engine | None, elapsed_seconds: float, *, as
 
 
 def _note_fields(fields: SampleFields, num_samples: int) -> None:
-    """Say which samples lack a usual field, and how pictures under several suffixes become one field."""
+    """Note samples without a usual field, and pictures under several suffixes."""
     for field in (field for field in fields.usual if ";" in field):
         counts = ", ".join(f"{name} {fields.counts[name]:,}" for name in field.split(";"))
         output.complain(
-            f"note: {printable(counts)} are one field by several names; a batch of several becomes lists. "
+            f"note: {printable(counts)} are one field with several names; a batch of several becomes lists. "
             f'.rename(image="{printable(field)}") gives them one name, after decode()'
         )
     if fields.num_without_usual:
         usual = printable(fields.usual[0])
         output.complain(
             f"note: {fields.num_without_usual:,} of {counted(num_samples, 'sample')} lack fields that most have "
-            f"({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with one becomes "
-            f"lists; --require {shlex.quote(usual)} refuses them, with --on-error skip it leaves them out"
+            f"({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with such a sample "
+            f"becomes lists; --require {shlex.quote(usual)} refuses them, or skips them with --on-error skip"
         )
 
 
-DOCUMENTS_OF_FORMAT: Mapping[str, Documents] = {"text": "line", "folder": "file"}
-"""What a document is in formats that are read and never written: there ``--format`` is that of SRC."""
-_WRITTEN = "mds"
-_OF_FILES = {
+# Formats that are read and never written: --format then names the format of SRC, and its documents.
+_DOCUMENTS_OF_FORMAT: Mapping[str, Documents] = {"text": "line", "folder": "file"}
+_FORMAT_OF_TOKENS = "mds"
+_FILE_OPTIONS = {
     "--group": "group", "--label": "labelled", "--path-column": "path_column", "--require": "require",
     "--shuffle": "shuffle",
 }  # fmt: skip
 
 
-def add_token_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options about tokens."""
+def _add_token_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tokens")
     text = (
-        "pack the tokens of texts, in mds unless --format says otherwise; a tokenizer.json, as the tokenizers library "
-        "saves it. SRC are then shards (JSON Lines, Parquet and others), or plain text (.txt, or what a glob names)"
+        "pack the tokens of texts, in mds or the --format; FILE is a tokenizer.json of the tokenizers library. SRC is "
+        "then shards (JSON Lines, Parquet and others), or plain text (.txt, or a glob)"
     )
     group.add_argument("--tokenize", metavar="FILE", help=text)
-    text = "field of the text (default: text)"
-    group.add_argument("--text-field", metavar="NAME", default="text", help=text)
+    group.add_argument("--text-field", metavar="NAME", default="text", help="field of the text (default: text)")
     text = (
-        "SRC is plain text, of any suffix if a glob names it ('DIR/**/*.md'), and a document is a file (default), or a "
-        "line that is not empty; --format folder and --format text say the same"
+        "SRC is plain text, of any suffix in a glob ('DIR/**/*.md'), and a document is a file (default) or a line that "
+        "is not empty; the same as --format folder and --format text"
     )
     group.add_argument("--documents", choices=("file", "line"), help=text)
 
 
 def _formats(arguments: argparse.Namespace) -> tuple[str, Documents | None]:
-    """Return the format to write, and what a document is, if that was said."""
-    said = DOCUMENTS_OF_FORMAT.get(arguments.format)
-    if said is None:
-        return arguments.format or _WRITTEN, arguments.documents
-    if arguments.documents not in (None, said):
+    """Return the format to write, and the documents of SRC if they are known."""
+    documents = _DOCUMENTS_OF_FORMAT.get(arguments.format)
+    if documents is None:
+        return arguments.format or _FORMAT_OF_TOKENS, arguments.documents
+    if arguments.documents not in (None, documents):
         other = f"--documents {arguments.documents}"
-        msg = f"--format {arguments.format} takes each {said} for a document, and {other} does not"
-        raise UsageError(msg, hint="leave out one of them; tokens are written in mds unless --format names another one")
-    return _WRITTEN, said
+        msg = f"--format {arguments.format} takes each {documents} for a document, and {other} does not"
+        raise UsageError(msg, hint="leave out one of them; without --format, tokens are written in mds")
+    return _FORMAT_OF_TOKENS, documents
 
 
-def run_tokens(arguments: argparse.Namespace) -> int:
-    """Tokenize and pack the texts that the source names, and report."""
+def _pack_tokens(arguments: argparse.Namespace) -> int:
+    """Tokenize and pack the texts of the source, and report."""
     began_seconds = time.monotonic()
-    if asked := [option for option, name in _OF_FILES.items() if getattr(arguments, name)]:
-        msg = f"--tokenize packs texts, to which {', '.join(asked)} does not apply"
+    if wrong := [option for option, name in _FILE_OPTIONS.items() if getattr(arguments, name)]:
+        msg = f"--tokenize packs texts, and {', '.join(wrong)} does not apply to texts"
         raise UsageError(msg, hint="tokens are mixed by `shoal repack --mix`, or when they are read")
     engine = engine_of(arguments, label="packing", unit="shards")
     check_apart(arguments.source, arguments.destination)
-    here, there = options_of_sides(arguments.source, arguments.destination, storage_options_of(arguments))
+    source_options, output_options = options_of_sides(
+        arguments.source, arguments.destination, storage_options_of(arguments)
+    )
     field = arguments.text_field
-    written, documents = _formats(arguments)
+    format_of_tokens, documents = _formats(arguments)
     request = RepackRequest(
-        format=written,
+        format=format_of_tokens,
         tokenize=tokenize_with(arguments.tokenize, field=field),
         **shard_arguments(arguments),
     )
-    format = documents_format(arguments.source, documents, field=field, storage_options=here)  # noqa: A001
-    opened = open_source(arguments.source, format=format, storage_options=here)
+    format = documents_format(arguments.source, documents, field=field, storage_options=source_options)  # noqa: A001
+    opened = open_source(arguments.source, format=format, storage_options=source_options)
     return repack_and_report(
         opened,
         arguments.destination,
         request,
-        there,
+        output_options,
         engine=engine,
         began_seconds=began_seconds,
         as_json=arguments.json,
