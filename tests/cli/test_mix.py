@@ -85,7 +85,7 @@ def test_an_endless_mixture_runs_until_every_source_has_come_once(calls: Calls, 
     assert record["num_samples"] is None
     assert record["run"]["num_samples"] == max(at or 0 for at in opened(blend).exhausted_at().values())
     assert calls.json("mix", blend, "--global-batch", 10, "--steps", 7)["run"] == {"num_samples": 70, "num_steps": 7}
-    assert "goes on for ever" in calls.refused("mix", blend, "--epochs", 2)
+    assert "never ends" in calls.refused("mix", blend, "--epochs", 2)
     assert "--steps counts global batches" in calls.refused("mix", blend, "--steps", 2)
 
 
@@ -109,7 +109,7 @@ def test_the_picture_and_the_page_show_every_source(calls: Calls, blend: Path) -
         for name in SIZES:
             assert re.search(rf">{name}  once at [\d,]+<", text)
         assert "<circle" in text
-        assert "What the run is made of" in text
+        assert "Composition of the run" in text
     assert "pictures are" in calls.refused("mix", blend, "--picture", blend.parent / "mix.gif")
 
 
@@ -265,7 +265,9 @@ def test_trace_of_an_endless_mixture_ends(calls: Calls, blend: Path) -> None:
     said += page.read_text() + calls.refused("trace", blend, "--step", -1, "--global-batch", 8)
     assert "epoch 0 has steps from 0 on, without end" in said
     assert not re.search("144,?115|1,?152,?921", said)
-    assert "has one without end" in calls.refused("trace", blend, "--sample", 3, "--global-batch", 16, "--epochs", 1)
+    assert "this mixture never ends" in calls.refused(
+        "trace", blend, "--sample", 3, "--global-batch", 16, "--epochs", 1
+    )
 
 
 def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None:

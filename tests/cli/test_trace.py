@@ -167,7 +167,7 @@ def test_states_that_do_not_fit(data: Path, calls: Calls, tmp_path: Path) -> Non
     step = ["--step", 0, "--batch-size", 4]
     assert "belongs to dataset" in calls.refused("trace", data / "train-000001.tar", *step, "--state", path)
     assert "asks for another" in calls.refused("trace", data, *step, "--state", path, "--seed", 2)
-    assert "no state is given" in calls.refused("trace", data, *step, "--from-state")
+    assert "--state is not given" in calls.refused("trace", data, *step, "--from-state")
     assert "asks for epoch 1" in calls.refused("trace", data, *step, "--state", path, "--from-state", "--epoch", 1)
     assert "No such file" in calls.refused("trace", data, *step, "--state", tmp_path / "none.json")
     taken = saved(tmp_path / "taken.json", dataset.take(100))

@@ -147,7 +147,7 @@ def test_a_run_that_packs_is_traced_by_its_documents(calls: Calls) -> None:
 @pytest.mark.parametrize(("name", "field"), [("refilled", "__id__"), ("as_they_come", "document_ids")])
 def test_a_run_that_fills_batches_says_how_to_see_what_is_in_them(name: str, field: str, calls: Calls) -> None:
     said = calls.refused("trace", "--run", f"traced_training:{name}", "--step", 3)
-    assert "reading alone tells what is in them" in said
+    assert "only reading shows their samples" in said
     assert f"with_ids() before it adds the sample ids to each batch, as the field '{field}'" in said
 
 
@@ -155,7 +155,7 @@ def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[s
     step = ["--step", 0]
     assert "takes SOURCE or --run MODULE:NAME; got neither" in calls.refused("trace", *step, "--batch-size", 4)
     assert "got both" in calls.refused("trace", "data", *step, "--run", "traced_training:part")
-    assert "no size of a batch" in calls.refused("trace", "data", *step)
+    assert "the size of a batch is not given" in calls.refused("trace", "data", *step)
     assert calls.json("trace", *step, "--run", "traced_training:made")["num_steps"] == 21
     for wrong, said in [
         ("traced_training:number", "int, and no dataset"),

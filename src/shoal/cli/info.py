@@ -70,9 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(record: Mapping[str, Any]) -> None:
     """Print the dataset, its index and its order, without expected values."""
     facts = dict(record)
-    fields = facts.pop("fields")
-    if fields is not None:
-        facts["fields"] = _fields_text(SampleFields(**fields))
+    if (fields := facts.pop("fields")) is not None:
+        fields = SampleFields(**fields)
+        facts["fields"] = field_counts_text(fields)
+        if fields.num_without_usual:
+            usual = " or ".join(map(printable, fields.usual))
+            facts["fields"] += f"; {lacking(fields.num_without_usual, 'sample')} {usual}: {without_usual_text(fields)}"
     index, order = dict(facts.pop("index")), facts.pop("order", None)
     for name in ("shard_bytes", "sample_bytes"):
         facts[f"{name.removesuffix('_bytes')} size"] = _sizes_text(facts.pop(name))
@@ -84,15 +87,6 @@ def _show(record: Mapping[str, Any]) -> None:
     if order is not None:
         output.say()
         _show_order(order)
-
-
-def _fields_text(fields: SampleFields) -> str:
-    """Return the counts of fields, and the samples without usual fields, in one line."""
-    text = field_counts_text(fields)
-    if fields.num_without_usual:
-        usual = " or ".join(map(printable, fields.usual))
-        text += f"; {lacking(fields.num_without_usual, 'sample')} {usual}: {without_usual_text(fields)}"
-    return text
 
 
 def _show_order(order: Mapping[str, Any]) -> None:

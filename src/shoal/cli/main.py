@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             output.complain("interrupted")
             return _EXIT_INTERRUPTED
         except ShoalError as error:
-            output.complain(f"error: {_in_shell(error, options)}")
+            output.complain(f"error: {_error_text(error, options)}")
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
             # An error without a file name is a bug, and keeps its traceback.
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
     return code
 
 
-def _in_shell(error: ShoalError, options: set[str]) -> str:
+def _error_text(error: ShoalError, options: set[str]) -> str:
     """Return an error with the options of the verb in its hint; a message may quote stored text, and stays."""
     hint = in_shell(error.hint, options)
     message = in_shell(error.message, options) if isinstance(error, UsageError) else error.message
@@ -196,10 +196,9 @@ def _warnings_as_messages(options: set[str]) -> Iterator[None]:
 
 def _working_directory_exists() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109  # the result is not used
+        return bool(os.getcwd())  # noqa: PTH109  # pathlib raises the same error
     except FileNotFoundError:
         return False
-    return True
 
 
 def _discard_output() -> None:

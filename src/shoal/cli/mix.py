@@ -19,11 +19,10 @@ from shoal.cli.options.stream_options import add_order_arguments, shuffled_mixtu
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.run_lengths import RunLengths
-from shoal.tools.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
+from shoal.tools.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture
 
 _MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of a part
 _SHOWN_BATCHES = 256
@@ -112,7 +111,9 @@ def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[d
     request, means = lengths.request, lengths.means
     counts, ends, weights = dataset.counts(end), dataset.exhausted_at(), dataset.weights_at(0)
     token_shares = _token_shares(lengths, weights)
-    windows = _window_bytes(dataset.resolved)
+    windows = dict.fromkeys(request.names, 0)  # bytes, summed over nested mixtures
+    for (name, _), part in zip(dataset.resolved.request.leaves(), dataset.resolved.parts, strict=True):
+        windows[name.partition("/")[0]] += part.chunks_held_bytes
     total = sum(windows.values()) or 1
     rows = []
     for number, source in enumerate(request.sources):
@@ -137,14 +138,6 @@ def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[d
             }
         )
     return rows
-
-
-def _window_bytes(resolved: ResolvedMixture) -> dict[str, int]:
-    """Return the window bytes of each source, summed over nested mixtures."""
-    window_bytes = dict.fromkeys(resolved.request.names, 0)
-    for (name, _), part in zip(resolved.request.leaves(), resolved.parts, strict=True):
-        window_bytes[name.partition("/")[0]] += part.chunks_held_bytes
-    return window_bytes
 
 
 def _change_rows(lengths: RunLengths) -> list[dict[str, Any]]:
@@ -235,9 +228,8 @@ def _draw(
     if arguments.picture is not None:
         write_picture(arguments.picture, mixture_picture(drawn, title=title, about=about, lead=lead))
     if arguments.html is not None:
-        tables = [source_table(_page_rows(record["sources"]), "The sources")]
-        made_by = typed_command(arguments.words)
-        page = mixture_page(drawn, tables, title=title, about=about, call=call, lead=lead, made_by=made_by)
+        rows, made_by = _page_rows(record["sources"]), typed_command(arguments.words)
+        page = mixture_page(drawn, rows, title=title, about=about, call=call, lead=lead, made_by=made_by)
         write_page(arguments.html, page)
 
 

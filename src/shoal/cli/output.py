@@ -70,7 +70,7 @@ def format_record(record: Mapping[str, Any]) -> str:
     """
     lines, tables = [], []
     for name, value in record.items():
-        if _is_table(value):
+        if isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
             tables.append(f"{_label(name)}:\n{format_table(value)}")
         else:
             lines.append((_label(name), format_value(name, value), _is_number(value)))
@@ -134,10 +134,6 @@ def _label(name: str) -> str:
         # "num_bytes" stays "bytes": one word must remain.
         short = short.removesuffix(f"_{unit}") if short != f"_{unit}" else short
     return (short or name).replace("_", " ")
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def _is_number(value: Any) -> bool:

@@ -79,7 +79,8 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if (picture := _picture(value)) is not None:
         return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
     if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
-        return clipped(printable(json.dumps(value, ensure_ascii=False, default=_json_default)), columns)
+        text = json.dumps(value, ensure_ascii=False, default=_json_default)
+        return clipped(printable(text), columns)
     return clipped(printable(repr(value)), columns)
 
 

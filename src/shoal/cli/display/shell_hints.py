@@ -55,16 +55,13 @@ def in_shell(hint: str, options: Collection[str]) -> str:
         argument = _ARGUMENT.fullmatch(match["argument"])
         return (argument and _option(argument, options)) or match[0]
 
-    hint = hint if "--on-error" in options else _without_skipping(hint)
+    if "--on-error" not in options:
+        clauses = [_SKIPPING.sub("", clause) for clause in hint.split("; ")]
+        hint = "; ".join(clause for clause in clauses if clause and "on_error=" not in clause)
     for pattern, option, text in _OTHERS:
         hint = pattern.sub(text, hint) if option in options else hint
     parts = _COMMANDS.split(hint)
     return "".join(part if part.startswith("`") else _ARGUMENT.sub(option_of, _CALL.sub(call, part)) for part in parts)
-
-
-def _without_skipping(hint: str) -> str:
-    clauses = [_SKIPPING.sub("", clause) for clause in hint.split("; ")]
-    return "; ".join(clause for clause in clauses if clause and "on_error=" not in clause)
 
 
 def _option(argument: re.Match[str], options: Collection[str]) -> str | None:

@@ -86,48 +86,36 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
     return Engine(name, address, label, unit)
 
 
-@contextmanager
-def _spark(address: str | None) -> Iterator[Any]:
-    """Yield a Spark session; stop it at the end unless it was active before."""
+def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
+    """Run a job in a Spark session; stop the session at the end unless it was active before."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  # optional, and slow to import
 
-    was_there = SparkSession.getActiveSession() is not None
+    was_active = SparkSession.getActiveSession() is not None
     builder = SparkSession.builder.appName("shoal").config("spark.ui.showConsoleProgress", "false")
     with _starting("Spark", address, hint="Spark needs Java 17 or later; --address takes its master URL"):
         session = (builder if address is None else builder.master(address)).getOrCreate()
     try:
-        yield session
+        done: _Result = import_module("shoal.pack.spark").run(session, job, progress=progress)
+        return done
     finally:
-        if not was_there:
+        if not was_active:
             session.stop()
 
 
-@contextmanager
-def _ray(address: str | None) -> Iterator[None]:
-    """Connect to Ray or start it; disconnect at the end unless it was connected before."""
+def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
+    """Run a job on Ray, connecting or starting it; disconnect at the end unless it was connected before."""
     import ray  # noqa: PLC0415  # optional, and slow to import
 
-    was_there = ray.is_initialized()
-    if not was_there:
+    was_connected = ray.is_initialized()
+    if not was_connected:
         with _starting("Ray", address, hint="`ray status` on the head node shows the address"):
             ray.init(address=address, log_to_driver=False, logging_level="WARNING")
     try:
-        yield
-    finally:
-        if not was_there:
-            ray.shutdown()
-
-
-def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
-    with _spark(address) as session:
-        done: _Result = import_module("shoal.pack.spark").run(session, job, progress=progress)
-    return done
-
-
-def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
-    with _ray(address):
         done: _Result = import_module("shoal.pack.ray").run(job, progress=progress)
-    return done
+        return done
+    finally:
+        if not was_connected:
+            ray.shutdown()
 
 
 ENGINES: Door[Any] = Door("shoal.engines", {"ray": _on_ray, "spark": _on_spark})

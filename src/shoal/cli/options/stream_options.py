@@ -15,7 +15,6 @@ from shoal.formats.decoding.decoders import DECODERS
 from shoal.formats.decoding.images import exact_size
 from shoal.hints import did_you_mean
 from shoal.order.registry import order_of_text
-from shoal.order.sequences.groupings import STRATEGIES
 from shoal.order.state_dict import State
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import OrderRequest
@@ -164,12 +163,6 @@ def add_sequence_arguments(parser: argparse.ArgumentParser, *, batches: str) -> 
     text = "column of the index with the tokens of each document (default: num_tokens)"
     group.add_argument("--lengths", metavar="COLUMN", default="num_tokens", help=text)
     return group
-
-
-def add_strategy_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the strategy of packing."""
-    text = "strategy of --pack-sequences (default: concat); a --state has its own"
-    group.add_argument("--strategy", choices=tuple(STRATEGIES), default="concat", help=text)
 
 
 def sequence_request(arguments: argparse.Namespace, strategy: str) -> SequenceRequest:

@@ -12,8 +12,7 @@ from shoal.cli.options.source_options import add_json_argument, add_source_argum
 from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
 from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
-from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
-from shoal.cli.plan.requested_plan import requested_plan, sequence_text, show_sequences, what_if
+from shoal.cli.plan.requested_plan import requested_plan, sequence_text, what_if
 from shoal.figures import counted
 from shoal.storage.sources.source import printed
 from shoal.tools.planning.sizing import Cluster
@@ -48,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--sample-bytes", metavar="BYTES", help="mean size of a sample, such as 8KB")
     text = "correlation inside chunks (default: 1, the worst)"
     data.add_argument("--rho", type=float, metavar="R", default=1.0, help=text)
-    add_growing_arguments(data)
+    text = "correlation inside shards, between chunks, for --index grow (default: --rho)"
+    data.add_argument("--shard-rho", type=float, metavar="R", help=text)
     cluster = parser.add_argument_group("cluster")
     for option, kind, metavar, default, text in _CLUSTER_OPTIONS:
         shown = default if default is not None else "as fast as data arrive"
@@ -96,9 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(record, cluster, [*warnings, *data.reading.notes])
         if sequences:
-            show_sequences(sequences, arguments.pack_sequences, num_together)
+            output.say(f"\nsequences of {arguments.pack_sequences:,} tokens, {num_together:,} in a step:")
+            for strategy, facts in sequences.items():
+                output.say(f"  {strategy:9}  {sequence_text(facts, num_together)}")
         if plan.growing is not None:
-            show_growing(plan.growing)
+            output.say(f"\nfirst epoch, while shards are indexed: {plan.growing}")
     return 0
 
 
@@ -158,9 +160,9 @@ def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
         heading: {text: output.format_value(name, record[name]) for name, text in facts.items()}
         for heading, facts in _FACTS.items()
     }
-    groups["What it takes"]["Steps wait for data"] = f"{record['waiting_share']:.1%} of the time"
+    groups["Memory, reads and time"]["Steps wait for data"] = f"{record['waiting_share']:.1%} of the time"
     if record["epoch_price"]:
-        groups["What it takes"]["Price of an epoch"] = f"{record['epoch_price']:,.4g}"
+        groups["Memory, reads and time"]["Price of an epoch"] = f"{record['epoch_price']:,.4g}"
     if facts := cache_facts(record):
         groups["Chunk cache of a node"] = facts
     groups["Memory of a rank, by part"] = {
@@ -174,13 +176,13 @@ _SHOWN_APART = (
     *("amplification_with_cache", "amplification_without_cache"),
 )
 _FACTS = {
-    "What is read at a time": {
+    "Chunks and window": {
         "chunk_bytes": "Chunk",
         "window_bytes": "Window",
         "window_chunks": "Chunks in the window",
         "num_canonical_nodes": "Canonical nodes",
     },
-    "What it takes": {
+    "Memory, reads and time": {
         "rank_memory_bytes": "Memory of a rank",
         "index_bytes": "Index, mapped by all ranks of a node",
         "node_memory_bytes": "Memory of a node",

@@ -71,7 +71,9 @@ class Planned:
         data, cluster, costs = self.data, self.cluster, self.costs
         most = data.reading.largest_batch
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
-        memory, num_stats = self._rank_memory(), self._num_stats()
+        memory, num_stats = self._rank_memory(), 0.0
+        if cluster.is_remote:  # ranks check shards against the index
+            num_stats = data.reading.num_looks(self.num_reads, cluster.world_size)
         sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.sample_bytes)
         num_chunks = data.num_read_chunks
         cached: dict[str, Any] = {}
@@ -147,12 +149,6 @@ class Planned:
     def _ratio(self, batch: int) -> float:
         """Return the predicted VR of batches of this size."""
         return self.data.reading.variance_ratio(batch, rho=self.rho)
-
-    def _num_stats(self) -> float:
-        """Count the requests that check shards against the index: one per rank and shard that the rank reads."""
-        if not self.cluster.is_remote:
-            return 0.0
-        return self.data.reading.num_looks(self.num_reads, self.cluster.world_size)
 
     def _rank_memory(self) -> RankMemory:
         """Return the peak memory of the fullest rank."""

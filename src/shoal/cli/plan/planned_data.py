@@ -85,17 +85,16 @@ def planned_data(arguments: argparse.Namespace, cluster: Cluster, known: Planned
     ``known`` is the same data in another order, and is not opened or listed again.
     """
     if not arguments.source:
-        return _of_numbers(arguments, cluster)
+        if arguments.sample_bytes is None:
+            raise UsageError("--num-samples needs --sample-bytes", hint="--sample-bytes 8KB")
+        sample_bytes = parse_bytes(arguments.sample_bytes, "--sample-bytes")
+        return _of_size(arguments, cluster, arguments.num_samples, sample_bytes)
     if arguments.index == GROW:
         listed = known.listed if known is not None and known.listed is not None else listed_shards(arguments)
-        return _of_listing(arguments, cluster, listed)
+        sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
+        return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
     opened = known.opened if known is not None and known.opened is not None else open_with_samples(arguments)
     return _of_source(arguments, cluster, opened)
-
-
-def _of_listing(arguments: argparse.Namespace, cluster: Cluster, listed: ListedShards) -> PlannedData:
-    sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
-    return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
 
 
 def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) -> PlannedData:
@@ -153,12 +152,6 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
         opened=opened,
         index_bytes=index_bytes,
     )
-
-
-def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    if arguments.sample_bytes is None:
-        raise UsageError("--num-samples needs --sample-bytes", hint="--sample-bytes 8KB")
-    return _of_size(arguments, cluster, arguments.num_samples, parse_bytes(arguments.sample_bytes, "--sample-bytes"))
 
 
 def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, sample_bytes: int) -> PlannedData:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli import output
 from shoal.cli.options.argument_types import option_of
 from shoal.cli.options.source_options import refuse_mixture, source_of, storage_options_of
 from shoal.errors import UsageError
@@ -51,12 +50,6 @@ class ListedShards:
         )
 
 
-def add_growing_arguments(parser: argparse._ArgumentGroup) -> None:
-    """Declare the options of a growing order."""
-    text = "correlation inside shards, between chunks, for --index grow (default: --rho)"
-    parser.add_argument("--shard-rho", type=float, metavar="R", help=text)
-
-
 def listed_shards(arguments: argparse.Namespace) -> ListedShards:
     """List the shards; without ``--sample-bytes``, index the shards of the first segment."""
     refuse_mixture(arguments)
@@ -89,9 +82,3 @@ def growing_facts(quality: GrowingQuality) -> dict[str, Any]:
     segments = facts.pop("segments")
     facts |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SHOWN]}
     return {**facts, "last_segment": segments[-1], "warning": quality.warning()}
-
-
-def show_growing(quality: GrowingQuality) -> None:
-    """Print the mixing of the first epoch."""
-    output.say()
-    output.say(f"first epoch, while shards are indexed: {quality}")

@@ -134,14 +134,6 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
     return by_strategy
 
 
-def show_sequences(sequences: dict[str, dict[str, float]], length: int, global_batch: int) -> None:
-    """Print a line for each strategy."""
-    output.say()
-    output.say(f"sequences of {length:,} tokens, {global_batch:,} in a step:")
-    for strategy, facts in sequences.items():
-        output.say(f"  {strategy:9}  {sequence_text(facts, global_batch)}")
-
-
 def sequence_text(facts: dict[str, Any], global_batch: int) -> str:
     """Return the figures of a strategy as text."""
     steps = facts["num_sequences"] // global_batch

@@ -114,7 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
     before = target.existing()
     began_seconds = time.monotonic()
     if columns and before is not None and (opened := _same_dataset(before, shards, arguments, store)) is not None:
-        return _write(arguments, target, before, _extended(opened, arguments, columns), began_seconds)
+        index = _extended(opened, arguments, columns)
+        return _report(arguments, target, before, index, target.write(index), began_seconds)
     if before is not None and arguments.output is None:
         _refuse_to_drop_columns(before, printable(target.path), columns)
     if engine is not None:
@@ -136,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
     more: dict[str, Any] = {"scanned_samples_per_second": index.num_samples / max(scan_seconds, 1e-9)}
     if traffic.num_requests:
         more["scan"] = asdict(traffic) if arguments.json else str(traffic)
-    return _write(arguments, target, before, index, began_seconds, more)
+    return _report(arguments, target, before, index, target.write(index), began_seconds, more)
 
 
 def _run_on_engine(
@@ -185,7 +186,8 @@ def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Co
     storage_options = storage_options_of(arguments)
     opened = open_source(path, split=arguments.split, format=arguments.format, storage_options=storage_options)
     target = index_file(arguments, path, store)
-    return _write(arguments, target, target.existing(), _extended(opened, arguments, columns), began_seconds)
+    before, index = target.existing(), _extended(opened, arguments, columns)
+    return _report(arguments, target, before, index, target.write(index), began_seconds)
 
 
 def _extended(opened: Opened, arguments: argparse.Namespace, columns: Sequence[Column]) -> Index:
@@ -208,17 +210,6 @@ def _same_dataset(before: Index, shards: Source, arguments: argparse.Namespace, 
     paths = tuple(path_of[name] for name in before.shard_names)
     check = ShardCheck(before, paths, store=store, format=shard_format)
     return Opened(store, before, paths, shard_format, None, check)
-
-
-def _write(
-    arguments: argparse.Namespace,
-    target: IndexOutput,
-    before: Index | None,
-    index: Index,
-    began_seconds: float,
-    more: dict[str, Any] | None = None,
-) -> int:
-    return _report(arguments, target, before, index, target.write(index), began_seconds, more)
 
 
 def _report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import Any
 
 from shoal.cli import output
@@ -87,7 +88,10 @@ def run_plan(arguments: argparse.Namespace, described: Described, shard_format: 
     if bare:
         more = f" and {len(bare) - _MOST_NAMED:,} more" if len(bare) > _MOST_NAMED else ""
         record["have no such index"] = ", ".join(bare[:_MOST_NAMED]) + more
-    formats = {"num_requests": format_count, "read_bytes": format_bytes, "seconds": format_seconds, "price": _price}
+    formats: dict[str, Callable[[float], str]] = {
+        "num_requests": format_count, "read_bytes": format_bytes, "seconds": format_seconds,
+        "price": lambda price: f"{price:,.4g}",
+    }  # fmt: skip
     for name, formatted in formats.items():
         if most.get(name):
             low, high = formatted(least[name]), formatted(most[name])
@@ -101,10 +105,6 @@ def _cost(cost: IndexingCost, arguments: argparse.Namespace) -> dict[str, Any]:
     by_request, by_gigabyte = arguments.get_price or 0.0, arguments.gigabyte_price or 0.0
     price = cost.num_requests * by_request / 1000 + cost.read_bytes * by_gigabyte / 1e9
     return {"num_requests": cost.num_requests, "read_bytes": cost.read_bytes, "seconds": cost.seconds, "price": price}
-
-
-def _price(price: float) -> str:
-    return f"{price:,.4g}"
 
 
 def _index_beside(shards: Source, store: Store) -> str | None:

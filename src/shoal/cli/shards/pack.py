@@ -244,9 +244,7 @@ def _pack_tokens(arguments: argparse.Namespace) -> int:
     field = arguments.text_field
     format_of_tokens, documents = _formats(arguments)
     request = RepackRequest(
-        format=format_of_tokens,
-        tokenize=tokenize_with(arguments.tokenize, field=field),
-        **shard_arguments(arguments),
+        format=format_of_tokens, tokenize=tokenize_with(arguments.tokenize, field=field), **shard_arguments(arguments)
     )
     format = documents_format(arguments.source, documents, field=field, storage_options=source_options)  # noqa: A001
     opened = open_source(arguments.source, format=format, storage_options=source_options)

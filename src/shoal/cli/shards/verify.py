@@ -73,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_certificate(arguments)
     if names_mixture(arguments):
         return _run_mixture(arguments)
-    engine = _engine(arguments)
+    engine = engine_of(arguments, label="verifying", unit="units")
+    if engine is None and arguments.parts is not None:
+        msg = "--parts is for the partial reports of a cluster, and --engine local writes none"
+        raise UsageError(msg, hint="--engine spark or --engine ray")
     began_seconds = time.monotonic()
     opening = open_to_verify(
         source_of(arguments),
@@ -124,16 +127,8 @@ def _run_mixture(arguments: argparse.Namespace) -> int:
     for name, part in zip(getattr(opened, "names", ()), opened.parts, strict=True):
         with Progress(label=f"verifying {printable(name)}", unit="bytes") as progress:
             report = check_shards(part, progress=progress.show_bytes)
-        record = {
-            "source": name,
-            "num_shards": part.index.num_shards,
-            "num_samples": part.index.num_samples,
-            "num_bytes": report.num_bytes,
-            "num_extents_by_checksum": report.num_by_checksum,
-            "num_extents_by_parsing": report.num_by_parsing,
-            "num_damages": len(report.damages),
-            "num_damaged_samples": report.num_damaged_samples,
-        }
+        counts = {"num_shards": part.index.num_shards, "num_samples": part.index.num_samples}
+        record = {"source": name, **counts, **_checked(report), **_damaged(report)}
         reports.append((record, report.damages))
     _show_sources(reports, time.monotonic() - began_seconds, as_json=arguments.json)
     return 1 if any(damages for _, damages in reports) else 0
@@ -151,15 +146,6 @@ def _show_sources(reports: list[tuple[dict[str, Any], list[Damage]]], seconds: f
             output.say(f"{printable(record['source'])}: {_line(damage)}")
         if len(damages) > _MOST_SHOWN:
             output.say(f"{printable(record['source'])}: {len(damages) - _MOST_SHOWN:,} more, which --json lists")
-
-
-def _engine(arguments: argparse.Namespace) -> Engine | None:
-    """Return the requested engine; None for this machine."""
-    engine = engine_of(arguments, label="verifying", unit="units")
-    if engine is None and arguments.parts is not None:
-        msg = "--parts is for the partial reports of a cluster, and --engine local writes none"
-        raise UsageError(msg, hint="--engine spark or --engine ray")
-    return engine
 
 
 def _verified(
@@ -242,15 +228,24 @@ def _record(opening: Verification, report: VerifyReport) -> dict[str, Any]:
         "num_shards": len(opening.source.names) if index is None or opening.index_path is None else index.num_shards,
         "num_samples": 0 if index is None else index.num_samples,
         "fingerprint": None if index is None else index.fingerprint,
-        "num_bytes": report.num_bytes,
-        "num_extents_by_checksum": report.num_by_checksum,
-        "num_extents_by_parsing": report.num_by_parsing,
+        **_checked(report),
         "num_touched_shards": report.num_touched,
-        "num_damages": len(report.damages),
-        "num_damaged_samples": report.num_damaged_samples,
+        **_damaged(report),
         "index_is_wrong": bool(report.damages) and all(damage.is_of_index for damage in report.damages),
         "index_repaired": False,
     }
+
+
+def _checked(report: VerifyReport) -> dict[str, int]:
+    return {
+        "num_bytes": report.num_bytes,
+        "num_extents_by_checksum": report.num_by_checksum,
+        "num_extents_by_parsing": report.num_by_parsing,
+    }
+
+
+def _damaged(report: VerifyReport) -> dict[str, int]:
+    return {"num_damages": len(report.damages), "num_damaged_samples": report.num_damaged_samples}
 
 
 def _show(record: dict[str, Any], damages: list[Damage]) -> None:

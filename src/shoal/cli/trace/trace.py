@@ -17,10 +17,11 @@ from shoal.cli.display.pages import add_page_arguments, typed_command, write_pag
 from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
-from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments, add_strategy_argument
+from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
 from shoal.cli.trace.traced_run import Row, TracedRun, imported_run, traced_run
 from shoal.order.partition import REMAINDERS
+from shoal.order.sequences.groupings import STRATEGIES
 from shoal.storage.sources.source import printed
 
 _MOST_READ = 256  # samples read for display
@@ -64,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_page_arguments(parser, html=", with texts and thumbnails of the samples", has_picture=False)
     parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict() with the order, seed and epoch")
     parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
-    add_strategy_argument(add_sequence_arguments(parser, batches="--batch-size"))
+    group = add_sequence_arguments(parser, batches="--batch-size")
+    text = "strategy of --pack-sequences (default: concat); a --state has its own"
+    group.add_argument("--strategy", choices=tuple(STRATEGIES), default="concat", help=text)
     add_order_arguments(parser, default="default: the order of --state, else shuffle()")
     add_json_argument(parser)
 

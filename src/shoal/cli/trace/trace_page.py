@@ -92,22 +92,16 @@ def trace_page(
     title = "Trace of samples" if "step" not in about else f"Trace of step {about['step']:,}"
     if "shard" in about:
         title = f"Trace of {about['shard']}"
+    call = about["order"] if about["order"].startswith("mix of") else f"ds.{about['order']}"
     return document(
         title=title,
         about=f"{source}, epoch {about['epoch']}, global batches of {about['global_batch']:,} on "
         f"{counted(about['world_size'], 'rank')}",
-        call=_call(about),
+        call=f"{call}\n.{about['packing']}" if "packing" in about else call,
         lead=_lead(about, rows),
         body=body,
         made_by=made_by,
     )
-
-
-def _call(about: Mapping[str, Any]) -> str:
-    """Return the order and the packing as calls, or the sources of a mixture."""
-    order, packing = str(about["order"]), about.get("packing")
-    call = order if order.startswith("mix of") else f"ds.{order}"
-    return f"{call}\n.{packing}" if packing else call
 
 
 def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -129,20 +123,15 @@ def _origins(rows: Sequence[Row]) -> dict[str, str]:
     shards = Counter(row["shard"] for row in rows)
     most, times = min(shards.items(), key=lambda item: (-item[1], item[0]))
     sizes = [row["end_byte"] - row["first_byte"] for row in rows]
+    sources = Counter(row["source"] for row in rows if "source" in row)
+    text = ", ".join(f"{printable(name)} ({count:,})" for name, count in sources.most_common())
     return {
         "Shards": f"{len(shards):,}",
         "Most samples from": f"{printable(most)} ({times:,})",
-        **_sources(rows),
+        **({"Sources": text} if text else {}),
         "Bytes of a sample": f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
         "Repeats": f"{sum(row['repeat'] for row in rows):,}",
     }
-
-
-def _sources(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the number of rows of each source of a mixture; empty for a dataset."""
-    counts = Counter(row["source"] for row in rows if "source" in row)
-    text = ", ".join(f"{printable(name)} ({times:,})" for name, times in counts.most_common())
-    return {"Sources": text} if text else {}
 
 
 def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:

@@ -16,10 +16,9 @@ from shoal.tools.reports.curve_figures import (
     Line,
     Numbers,
     curve_figure,
-    log_axis,
-    perfect_line,
     plain_axis,
     size_axis,
+    variance_figure,
 )
 from shoal.tools.reports.heat_map import heat_figure, heat_map
 from shoal.tools.reports.marks import Drawing
@@ -48,7 +47,7 @@ def audit_page(
     True
     """
     body = [
-        section("What was found", *_findings(result)),
+        section("Findings", *_findings(result)),
         section("In pictures", figures(audit_figures(result, predicted or {}))),
         section("In numbers", facts(_facts(result))),
     ]
@@ -175,9 +174,6 @@ def _variance(result: Audit, predicted: Mapping[int, float]) -> Figure:
     known = [size for size in sizes if size in predicted]
     if known:
         lines.append(Line("predicted", known, [predicted[size] for size in known], "other", has_dots=True))
-    lines.append(perfect_line(sizes))
-    x = size_axis("samples in a batch", sizes)
-    y = log_axis("VR", [*ratios, *(predicted[size] for size in known)], least=0.5, most=4.0)
     heads = ["Batch", "VR", *(["Predicted"] if known else []), "By chance"]
     rows = [
         [
@@ -194,7 +190,7 @@ def _variance(result: Audit, predicted: Mapping[int, float]) -> Figure:
     says += f"{ratios[0]:.2f} for the smallest, {max(ratios):.2f} at most, {ratios[-1]:.2f} for the largest."
     note = f"Variance of batches by {result.key}, against a perfect shuffle; the band is the range of chance."
     band = (sizes, [1.0 - error for error in errors], [1.0 + error for error in errors])
-    return curve_figure("How much batches vary", note, lines, x=x, y=y, band=band, says=says, numbers=numbers)
+    return variance_figure(note, lines, sizes, band=band, says=says, numbers=numbers)
 
 
 def _distinct(result: Audit) -> Figure:
@@ -208,7 +204,7 @@ def _distinct(result: Audit) -> Figure:
     says = f"Different {what} in a batch: {counts[0]:.1f} in batches of {sizes[0]:,}, where a perfect shuffle has "
     says += f"{expected[0]:.1f}; {counts[-1]:.1f} in batches of {sizes[-1]:,}, where it has {expected[-1]:.1f}."
     note = f"Different {what}, as many as in a perfect shuffle or fewer."
-    return curve_figure("What a batch holds", note, lines, x=x, y=y, says=says, numbers=numbers)
+    return curve_figure("Labels of a batch", note, lines, x=x, y=y, says=says, numbers=numbers)
 
 
 def _ends(result: Audit) -> Figure:
@@ -250,11 +246,9 @@ def _compared_variance(compared: Sequence[ComparedOrder], names: Sequence[str], 
         Line(name, list(order.audit.vr), [max(ratio, 0.01) for ratio in order.audit.vr.values()], kind, has_dots=True)
         for order, name, kind in zip(compared, names, kinds, strict=True)
     ]
-    x = size_axis("samples in a batch", sizes)
-    y = log_axis("VR", [value for line in lines for value in line.ys], least=0.5, most=4.0)
     says = "; ".join(f"{line.name} has a VR of {line.ys[-1]:.2f} in batches of {sizes[-1]:,}" for line in lines) + "."
     note = "Variance of batches by storage position, against a perfect shuffle."
-    return curve_figure("How much batches vary", note, [*lines, perfect_line(sizes)], x=x, y=y, says=says)
+    return variance_figure(note, lines, sizes, says=says)
 
 
 def _compared_held(compared: Sequence[ComparedOrder], names: Sequence[str], kinds: Sequence[str]) -> Figure:
@@ -266,4 +260,4 @@ def _compared_held(compared: Sequence[ComparedOrder], names: Sequence[str], kind
     y = plain_axis("thousand samples", [value for line in lines for value in line.ys], unit=1e3)
     says = "; ".join(f"{line.name} holds up to {max(line.ys):,.0f} samples" for line in lines) + "."
     note = "Samples that were read and not yet delivered."
-    return curve_figure("What is in memory", note, lines, x=x, y=y, says=says, has_legend=False)
+    return curve_figure("Samples in memory", note, lines, x=x, y=y, says=says, has_legend=False)
