@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs")
-    group.add_argument("--group", action="store_true", help="join files with equal names up to the first dot")
+    group.add_argument("--group", action="store_true", help="make a sample of files that differ after the first dot")
     labels = group.add_mutually_exclusive_group()
     text = "the first directory is the class of a file; every file needs one (default: if all have one)"
     labels.add_argument("--label", dest="labelled", action="store_const", const=True, help=text)
@@ -93,7 +93,7 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_order_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("order")
-    group.add_argument("--shuffle", action="store_true", help="mix all samples, in the same memory")
+    group.add_argument("--shuffle", action="store_true", help="mix all samples; takes no more memory")
     text = "seed of --shuffle, --oversample and --balance (default: 0)"
     group.add_argument("--seed", type=int, metavar="N", default=0, help=text)
     add_repeat_arguments(group, columns="a column of the manifest or dataset")

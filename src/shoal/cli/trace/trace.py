@@ -54,13 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help=text)
     parser.add_argument("--rank", type=at_least_zero, metavar="R", help="show only this rank (default: all ranks)")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (default: epoch of the state, else 0)")
-    text = "as in Dataset.batch() (default: keep)"
+    text = "the last, incomplete batch, as in Dataset.batch() (default: keep)"
     parser.add_argument("--remainder", choices=REMAINDERS, help=text)
     parser.add_argument("--keys", action="store_true", help="show the key of each sample; reads the samples")
-    parser.add_argument("--show", action="store_true", help="show the content of the samples; reads them")
+    parser.add_argument("--show", action="store_true", help="show the content of the samples")
     text = "show the step of each sample in these epochs, with the same global batch"
     parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=text)
-    text = f"show at most N rows (default: all; {_MOST_OF_SHARD} of a shard; read {_MOST_READ} samples)"
+    text = f"show at most N rows (default: all; {_MOST_OF_SHARD} of a shard; {_MOST_READ} are read)"
     parser.add_argument("--limit", type=at_least_one, metavar="N", help=text)
     add_page_arguments(parser, html=", with texts and thumbnails of the samples", has_picture=False)
     parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict() with the order, seed and epoch")
