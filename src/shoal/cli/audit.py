@@ -53,11 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "perfect shuffles."
     )
     add_source_arguments(parser, is_optional=True)
-    text = "samples of a global batch (default: 64)"
-    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help=text)
+    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="batch size (default: 64)")
     text = f"epochs to audit (default: {_EPOCHS}), or epochs in the file of ids (default: 1)"
     parser.add_argument("--epochs", type=at_least_one, metavar="E", help=text)
-    text = "samples of the dataset of the ids (default: largest id + 1)"
+    text = "samples of the dataset (default: largest id + 1)"
     parser.add_argument("--num-samples", type=at_least_one, metavar="N", help=text)
     parser.add_argument("--part", action="store_true", help="the ids come from one rank or worker: most are missing")
     by = parser.add_mutually_exclusive_group()

@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     until = parser.add_argument_group("duration", "until the first of these, or the end of the epoch")
     until.add_argument("--seconds", type=_seconds, metavar="S", help="stop after S seconds (default: 10)")
     until.add_argument("--stop-after", type=at_least_one, metavar="N", help="stop after N samples")
-    text = "samples of a batch (default: 64)"
-    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help=text)
+    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="batch size (default: 64)")
     parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="rank to stream as (default: 0)")
     parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="number of ranks (default: 1)")
     add_decode_argument(parser)

@@ -28,14 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Without a DIRECTORY: the indexes that this machine built, and every chunk cache of this user. Everything "
         "that is removed can be built again, and running processes are not disturbed."
     )
-    text = "a chunk cache, as in shoal.open(cache=DIRECTORY)"
-    parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help=text)
+    parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help="chunk cache of shoal.open(cache=DIRECTORY)")
     removal = parser.add_mutually_exclusive_group()
     removal.add_argument("--clear", action="store_true", help="remove everything")
-    text = "remove entries unused for --days, and files of killed processes"
-    removal.add_argument("--prune", action="store_true", help=text)
-    text = "unused days for --prune (default: 30)"
-    parser.add_argument("--days", type=at_least_zero, default=30, metavar="N", help=text)
+    removal.add_argument("--prune", action="store_true", help="remove files unused for --days, or of killed processes")
+    parser.add_argument("--days", type=at_least_zero, default=30, metavar="N", help="days for --prune (default: 30)")
     add_json_argument(parser)
 
 

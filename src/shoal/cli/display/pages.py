@@ -18,8 +18,7 @@ def add_page_arguments(parser: argparse.ArgumentParser, *, html: str = "", has_p
     """Declare the options for a page and a picture; ``html`` names further parts of the page."""
     parser.add_argument("--html", metavar="FILE", help=f"write an HTML page{html}")
     if has_picture:
-        text = "draw a picture: .svg, or with matplotlib .png or .pdf"
-        parser.add_argument("--picture", type=Path, metavar="FILE", help=text)
+        parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a picture: .svg, .png or .pdf")
 
 
 def typed_command(words: Sequence[str]) -> str:

@@ -39,8 +39,7 @@ def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> Non
     group.add_argument("--order", type=order_text, metavar="ORDER", help=text)
     group.add_argument("--seed", type=int, metavar="S", help="seed (default: 0)")
     group.add_argument("--window", metavar="BYTES", help="bytes that mix at a time, such as 16GiB (default: 512MiB)")
-    text = "bytes of a chunk, such as 1MiB (default: a 512th of the window)"
-    group.add_argument("--chunk", metavar="BYTES", help=text)
+    group.add_argument("--chunk", metavar="BYTES", help="chunk size, such as 1MiB (default: a 512th of the window)")
     group.add_argument("--num-canonical-nodes", type=int, metavar="C", help="parts of the dataset that mix separately")
     group.add_argument("--chunks", type=int, metavar="K", help="chunks of the window or block, instead of --window")
     group.add_argument("--samples", type=int, metavar="B", help="samples of the buffer (default: 1000)")
@@ -126,7 +125,7 @@ def add_decode_argument(parser: argparse.ArgumentParser) -> None:
     """Declare ``--decode``, with an optional decoder of images, and ``--image-size``."""
     text = f"decode fields; images, audio or video too with one of {', '.join(DECODERS.own)}"
     parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
-    text = "resize decoded images to HEIGHTxWIDTH or to a square"
+    text = "HEIGHTxWIDTH or side of decoded images"
     parser.add_argument("--image-size", metavar="PIXELS", type=_image_size, help=text)
 
 

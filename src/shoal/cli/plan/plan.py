@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data", "instead of SOURCE, or of the shards of --index grow")
     data.add_argument("--num-samples", type=count, metavar="N", help="number of samples, such as 2e9")
     data.add_argument("--sample-bytes", metavar="BYTES", help="mean size of a sample, such as 8KB")
-    text = "correlation inside chunks (default: 1, the worst)"
-    data.add_argument("--rho", type=float, metavar="R", default=1.0, help=text)
+    data.add_argument("--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (default: 1)")
     text = "correlation inside shards, between chunks, for --index grow (default: --rho)"
     data.add_argument("--shard-rho", type=float, metavar="R", help=text)
     cluster = parser.add_argument_group("cluster")

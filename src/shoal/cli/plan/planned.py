@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from shoal.cli.plan.planned_cache import PlannedCache
 from shoal.cli.plan.planned_data import PlannedData
-from shoal.cli.plan.planned_growing import growing_facts
 from shoal.cli.plan.planned_reading import span_of
 from shoal.quality.expected_quality import GrowingQuality
 from shoal.tools.planning.node_cache import EpochReads
@@ -20,6 +19,7 @@ from shoal.tools.planning.sizing import Cluster, PlannedTraffic, textbook, traff
 from shoal.tools.reports.plan_page import PlanFigures
 
 _MOST_SIZES = 12
+_MOST_SEGMENTS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +86,10 @@ class Planned:
             )
         if self.growing is not None:
             call = cached.get("open_call", "shoal.open(...)")
-            cached |= {"growing": growing_facts(self.growing), "open_call": call.replace("...", '..., index="grow"', 1)}
+            cached |= {
+                "growing": _growing_facts(self.growing),
+                "open_call": call.replace("...", '..., index="grow"', 1),
+            }
         return {
             "num_samples": data.num_samples,
             "dataset_bytes": data.num_bytes,
@@ -210,6 +213,14 @@ class Planned:
             computes_ids=computes_ids,
             is_remote=cluster.is_remote,
         )
+
+
+def _growing_facts(quality: GrowingQuality) -> dict[str, Any]:
+    """Return the quality as JSON types, with the first segments only."""
+    facts = quality.to_dict()
+    segments = facts.pop("segments")
+    facts |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SEGMENTS]}
+    return {**facts, "last_segment": segments[-1], "warning": quality.warning()}
 
 
 def _within(bytes_due: NDArray[np.float64], limit: float) -> NDArray[np.float64]:

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.options.source_options import open_with_samples
+from shoal.cli.options.argument_types import option_of
+from shoal.cli.options.source_options import open_with_samples, refuse_mixture, source_of, storage_options_of
 from shoal.cli.options.stream_options import given_order_options, requested_order
-from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
 from shoal.cli.plan.planned_reading import DatasetReading, PlannedReading, windowed
 from shoal.errors import UsageError
 from shoal.figures import bytes_text, parse_bytes
@@ -22,13 +22,19 @@ from shoal.indexing.build import MANY_SAMPLES
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
+from shoal.quality.expected_quality import GrowingQuality
+from shoal.quality.growing_quality import growing_quality
 from shoal.reading.cache.large_chunks import refuse_too_large, too_large
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.stream.open_dataset import open_dataset
 from shoal.tools.planning.rank_memory import PlannedOrder
 from shoal.tools.planning.sizing import Cluster, recommend
 
+_GROW = "grow"  # the --index of a growing order
 _MOST_CHUNKS = 1 << 22  # modelled without an index; more change only the time
 
 
@@ -89,8 +95,8 @@ def planned_data(arguments: argparse.Namespace, cluster: Cluster, known: Planned
             raise UsageError("--num-samples needs --sample-bytes", hint="--sample-bytes 8KB")
         sample_bytes = parse_bytes(arguments.sample_bytes, "--sample-bytes")
         return _of_size(arguments, cluster, arguments.num_samples, sample_bytes)
-    if arguments.index == GROW:
-        listed = known.listed if known is not None and known.listed is not None else listed_shards(arguments)
+    if arguments.index == _GROW:
+        listed = known.listed if known is not None and known.listed is not None else _listed_shards(arguments)
         sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
         return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
     opened = known.opened if known is not None and known.opened is not None else open_with_samples(arguments)
@@ -214,3 +220,54 @@ def beside(cluster: Cluster, index_bytes: float) -> Cluster:
 def _holds(alive: int, chunk_bytes: int, window_bytes: int) -> bool:
     """Return True if a window of ``window_bytes`` holds exactly ``alive`` chunks."""
     return window_bytes // chunk_bytes == alive
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedShards:
+    """Shards without an index: ``num_bytes`` of each in permuted order, and the estimated number of samples."""
+
+    num_bytes: NDArray[np.int64]
+    num_samples: int
+
+    def quality(
+        self, order: Window | Block, chunk_bytes: float, batch: int, arguments: argparse.Namespace
+    ) -> GrowingQuality:
+        """Predict the mixing of the first epoch; its windows have as many bytes as the windows of later epochs."""
+        is_known = arguments.rho < 1.0 or arguments.shard_rho is not None
+        return growing_quality(
+            self.num_bytes,
+            batch,
+            sample_bytes=float(self.num_bytes.sum()) / self.num_samples,
+            seed=None,
+            window=round(order.chunks * chunk_bytes) if arguments.window is None else arguments.window,
+            chunk=round(chunk_bytes) if arguments.chunk is None else arguments.chunk,
+            num_canonical_nodes=order.resolved_nodes if isinstance(order, Window) else None,
+            rho=arguments.rho if is_known else None,
+            shard_rho=arguments.shard_rho,
+        )
+
+
+def _listed_shards(arguments: argparse.Namespace) -> ListedShards:
+    """List the shards; without ``--sample-bytes``, index the shards of the first segment."""
+    refuse_mixture(arguments)
+    names = [name for name in ("order", "chunks", "samples", "pack_sequences") if getattr(arguments, name) is not None]
+    if names:
+        option = option_of(names[0])
+        msg = f"--index {_GROW} is an order of its own, before samples are counted, and {option} asks for another"
+        raise UsageError(msg, hint=f"leave out {option}; --window, --chunk, --num-canonical-nodes and --seed apply")
+    dataset = open_dataset(
+        source_of(arguments),
+        split=arguments.split,
+        index=_GROW,
+        format=arguments.format,
+        storage_options=storage_options_of(arguments),
+    )
+    resolved = dataset.shuffle(seed=arguments.seed).stream.resolved
+    if not isinstance(resolved, ResolvedGrowing):
+        msg = f"{printed(source_of(arguments))} has an order of its own, and does not grow"
+        raise UsageError(msg, hint=f"leave out --index {_GROW}")
+    growing = resolved.growing
+    if arguments.sample_bytes is None:
+        return ListedShards(growing.shard_bytes, growing.growth().num_samples)
+    total = int(growing.shard_bytes.sum())
+    return ListedShards(growing.shard_bytes, max(1, total // parse_bytes(arguments.sample_bytes, "--sample-bytes")))

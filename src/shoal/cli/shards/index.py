@@ -64,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "index, so an index with another --extent-bytes refuses them."
     )
     add_shards_argument(parser)
-    text = f"file or URL to write (default: {INDEX_NAME} beside the shards)"
-    parser.add_argument("--output", metavar="FILE", help=text)
+    parser.add_argument("--output", metavar="FILE", help=f"file or URL (default: {INDEX_NAME} beside the shards)")
     text = "size of the smallest ranges of the index (default: 64KiB; more above 655 GB)"
     parser.add_argument("--extent-bytes", metavar="BYTES", help=text)
     text = "read all bytes, record a CRC-32 of each extent, and compare the hashes of an index.json"

@@ -29,10 +29,9 @@ _WITH_PLAN = ("latency", "node_bandwidth", "get_price", "gigabyte_price")
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a plan."""
     group = parser.add_argument_group("plan", "before an index is built")
-    text = "print the time, the reads and the cost of the index; write nothing"
-    group.add_argument("--plan", action="store_true", help=text)
+    group.add_argument("--plan", action="store_true", help="print time, reads and cost of the index; write nothing")
     group.add_argument("--latency", type=float, metavar="SECONDS", help="latency of a request (default: measured)")
-    text = "bandwidth of this machine, per second (default: between 50MB and 1.25GB)"
+    text = "bandwidth per second (default: between 50MB and 1.25GB)"
     group.add_argument("--node-bandwidth", metavar="BYTES", help=text)
     group.add_argument("--get-price", type=float, metavar="X", help="price of 1000 requests")
     group.add_argument("--gigabyte-price", type=float, metavar="X", help="price of 10^9 bytes")

@@ -76,8 +76,7 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     labels = group.add_mutually_exclusive_group()
     text = "the first directory is the class of a file; every file needs one (default: if all have one)"
     labels.add_argument("--label", dest="labelled", action="store_const", const=True, help=text)
-    text = "directories are not classes"
-    labels.add_argument("--no-label", dest="labelled", action="store_const", const=False, help=text)
+    labels.add_argument("--no-label", dest="labelled", action="store_const", const=False, help="ignore directories")
     group.add_argument("--path-column", metavar="NAME", help="column of a manifest with the paths")
     text = (
         "fields that every sample must have, separated by commas: suffixes of files, or cls for the class; jpg;png is "
@@ -94,8 +93,7 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_order_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("order")
     group.add_argument("--shuffle", action="store_true", help="mix all samples; takes no more memory")
-    text = "seed of --shuffle, --oversample and --balance (default: 0)"
-    group.add_argument("--seed", type=int, metavar="N", default=0, help=text)
+    group.add_argument("--seed", type=int, metavar="N", default=0, help="seed of all random choices (default: 0)")
     add_repeat_arguments(group, columns="a column of the manifest or dataset")
 
 

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         on_error="a sample that is damaged, or that the format cannot hold",
         workers="one per processor; one below 256 MiB or with --mix, where each reads a window",
     )
-    text = "decode fields by their suffix: txt, cls, json, npy; images stay encoded"
+    text = "decode txt, cls, json and npy fields; images stay encoded"
     parser.add_argument("--decode", action="store_true", help=text)
     group = parser.add_argument_group("tokens")
     text = "replace texts by their tokens; FILE is a tokenizer.json of the tokenizers library"
@@ -69,8 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--text-field", metavar="NAME", default="text", help="field of the text (default: text)")
     mix = parser.add_argument_group("mixing")
     mix.add_argument("--mix", action="store_true", help="mix the samples in one pass, in a window of --memory")
-    text = "seed of --mix, --oversample and --balance (default: 0)"
-    mix.add_argument("--seed", type=int, metavar="N", default=0, help=text)
+    mix.add_argument("--seed", type=int, metavar="N", default=0, help="seed of all random choices (default: 0)")
     mix.add_argument("--memory", metavar="BYTES", default=str(MIX_MEMORY_BYTES), help="window of --mix (default: 1GiB)")
     text = "samples of a global batch, for the predicted VR (default: 256)"
     mix.add_argument("--global-batch", type=at_least_one, metavar="N", default=256, help=text)

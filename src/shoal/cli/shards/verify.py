@@ -55,10 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--decoder", metavar="NAME", action="append", default=[], help=text)
     text = "JSON of ds.certificate(), the deliveries of a run; may be repeated for other ranks"
     parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=text)
-    text = "write a new index if all shards are sound and only the index is wrong"
-    parser.add_argument("--repair-index", action="store_true", help=text)
-    text = "file or URL of the repaired index (default: over the old index)"
-    parser.add_argument("--output", metavar="FILE", help=text)
+    parser.add_argument("--repair-index", action="store_true", help="write a new index if only the index is wrong")
+    parser.add_argument("--output", metavar="FILE", help="file or URL of the repaired index (default: the old index)")
     text = "column of the index with the tokens of each document, for --certificate (default: num_tokens)"
     parser.add_argument("--lengths", metavar="COLUMN", default="num_tokens", help=text)
     add_engine_arguments(parser, planned="this machine reads the index and lists the damage")

@@ -50,12 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--batch-size", type=at_least_one, metavar="B", help="samples of a batch on each rank")
     size.add_argument("--global-batch", type=at_least_one, metavar="N", help="samples of a batch over all ranks")
-    text = "ranks of the run (default: 1)"
-    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help=text)
+    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="ranks of the run (default: 1)")
     parser.add_argument("--rank", type=at_least_zero, metavar="R", help="show only this rank (default: all ranks)")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (default: epoch of the state, else 0)")
-    text = "the last, incomplete batch, as in Dataset.batch() (default: keep)"
-    parser.add_argument("--remainder", choices=REMAINDERS, help=text)
+    parser.add_argument("--remainder", choices=REMAINDERS, help="last, incomplete batch (default: keep)")
     parser.add_argument("--keys", action="store_true", help="show the key of each sample; reads the samples")
     parser.add_argument("--show", action="store_true", help="show the content of the samples")
     text = "show the step of each sample in these epochs, with the same global batch"
