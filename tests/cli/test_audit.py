@@ -26,9 +26,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ids(tmp_path: Path) -> NDArray[np.int64]:
-    found = np.random.default_rng(0).permutation(2000)
-    np.save(tmp_path / "ids.npy", found)
-    return found
+    result = np.random.default_rng(0).permutation(2000)
+    np.save(tmp_path / "ids.npy", result)
+    return result
 
 
 def test_ids_of_any_loader(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
@@ -214,11 +214,11 @@ def test_keys_that_cannot_be_used_are_refused(calls: Calls, data: Path, tmp_path
 
 def test_orders_are_compared_with_the_window_without_a_dataset(tmp_path: Path, calls: Calls) -> None:
     words = ["audit", "--like", "buffer(samples=500)", "--like", "none", "--num-samples", 20_000, "--shards", 40]
-    told = calls.json(*words, "--picture", tmp_path / "orders.svg")["orders"]
-    assert list(told)[:2] == ["buffer(samples=500)", "none"]
-    window = told[list(told)[2]]
-    assert window["most_held"] <= told["buffer(samples=500)"]["most_held"] == 500
-    assert window["vr"]["64"] < 4.0 < told["buffer(samples=500)"]["vr"]["64"] < told["none"]["vr"]["64"]
+    facts = calls.json(*words, "--picture", tmp_path / "orders.svg")["orders"]
+    assert list(facts)[:2] == ["buffer(samples=500)", "none"]
+    window = facts[list(facts)[2]]
+    assert window["most_held"] <= facts["buffer(samples=500)"]["most_held"] == 500
+    assert window["vr"]["64"] < 4.0 < facts["buffer(samples=500)"]["vr"]["64"] < facts["none"]["vr"]["64"]
     assert "holds up to 500 samples" in (tmp_path / "orders.svg").read_text()
     assert "window(chunks=" in calls.text(*words)
 

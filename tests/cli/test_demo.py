@@ -87,20 +87,20 @@ def test_the_numbers_say_that_a_window_mixes(
     library: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = show(library, tmp_path / "shards", picture=tmp_path / "a.png", as_json=True, scale=SMALL)
-    told = json.loads(capsys.readouterr().out)
+    record = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert told["resumed_exactly"]
-    assert told["num_equal_batches"] == told["num_batches_after"] == 27
-    rows = {row["order"]: row for row in told["orders"]}
+    assert record["resumed_exactly"]
+    assert record["num_equal_batches"] == record["num_batches_after"] == 27
+    rows = {row["order"]: row for row in record["orders"]}
     assert list(rows) == ["none", "buffer", "window", "full"]
     ratios = {name: row["variance_ratios"]["64"] for name, row in rows.items()}
     assert ratios["none"] > ratios["buffer"] > 2 * ratios["window"]
     assert ratios["full"] == pytest.approx(1.0, abs=0.15)
     assert rows["none"]["correlation"] == pytest.approx(1.0)
-    assert rows["window"]["distinct_per_batch"] <= told["expected_distinct_per_batch"] + 0.2
+    assert rows["window"]["distinct_per_batch"] <= record["expected_distinct_per_batch"] + 0.2
     # The same memory, by what the window really held.
-    assert told["buffer_record_bytes"] == pytest.approx(rows["window"]["held_bytes"], rel=0.02)
-    assert len(json.dumps(told["state"])) < 1024
+    assert record["buffer_record_bytes"] == pytest.approx(rows["window"]["held_bytes"], rel=0.02)
+    assert len(json.dumps(record["state"])) < 1024
 
 
 def test_the_text_is_short_and_the_picture_is_there(

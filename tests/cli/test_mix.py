@@ -212,7 +212,7 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
     ds = opened(blend).batch(8, remainder="keep")
     wanted = [3, 1505, 1599]
     words = ["--batch-size", 8, "--world-size", 3, "--epoch", epoch, *(() if rank is None else ("--rank", rank))]
-    found = calls.json("trace", blend, "--sample", ",".join(map(str, wanted)), *words)["samples"]
+    result = calls.json("trace", blend, "--sample", ",".join(map(str, wanted)), *words)["samples"]
     ranks = range(3) if rank is None else [rank]
     steps = range(len(ds.partition(rank=0, world_size=3)))
     expected = [
@@ -222,11 +222,11 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
         for place, sample in enumerate(ds.batch_ids(step, epoch=epoch, rank=each, world_size=3).tolist())
         if sample in wanted
     ]
-    delivered = [(row["sample"], row["step"], row["rank"], row["place"]) for row in found if row["step"] is not None]
+    delivered = [(row["sample"], row["step"], row["rank"], row["place"]) for row in result if row["step"] is not None]
     assert sorted(delivered) == sorted(expected)
     ids = ds.ids(epoch)
-    assert all(ids[row["position"]] == row["sample"] for row in found if row["position"] is not None)
-    missing = {row["sample"] for row in found if row["step"] is None}
+    assert all(ids[row["position"]] == row["sample"] for row in result if row["position"] is not None)
+    missing = {row["sample"] for row in result if row["step"] is None}
     assert missing == {each for each in wanted if each not in {sample for sample, *_ in expected}}
     if rank is None:
         assert len(delivered) > len(wanted)
@@ -234,11 +234,11 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
 
 def test_trace_of_a_mixture_by_shard_epoch_and_after_gaps(calls: Calls, blend: Path) -> None:
     ds, words = opened(blend), ["--global-batch", 16]
-    found = calls.json("trace", blend, "--shard", "books.jsonl", *words, "--limit", 20)
+    result = calls.json("trace", blend, "--shard", "books.jsonl", *words, "--limit", 20)
     order = ds.ids(0).tolist()
     firsts = sorted({sample: order.index(sample) for sample in order if sample >= 1500}.values())
-    assert [row["position"] for row in found["samples"]] == firsts[:20]
-    assert (found["num_samples"], found["num_shown"]) == (100, 20)
+    assert [row["position"] for row in result["samples"]] == firsts[:20]
+    assert (result["num_samples"], result["num_shown"]) == (100, 20)
     (row, *_) = calls.json("trace", blend, "--sample", 1505, *words, "--epochs", "1,2")["samples"]
     firsts_of = {epoch: ds.ids(epoch).tolist().index(1505) // 16 for epoch in (1, 2)}
     assert row["seen"] == {str(epoch): step for epoch, step in firsts_of.items()}

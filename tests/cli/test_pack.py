@@ -68,8 +68,8 @@ def test_sizes_by_rule_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert said["shard_limit_bytes"] == 1 << 20
     assert said["shard_limit_because"].startswith("1 MiB: ")
     assert said["format"] == "jsonl.zst"
-    _, told, _ = run(capsys, tmp_path / "in", tmp_path / "other", "--format", "jsonl")
-    labels = {line.partition("  ")[0] for line in told.splitlines()}
+    _, record, _ = run(capsys, tmp_path / "in", tmp_path / "other", "--format", "jsonl")
+    labels = {line.partition("  ")[0] for line in record.splitlines()}
     assert "shard limit" in labels
     assert "shard" not in labels  # the limit is no size of a shard: 255 MiB beside 1.2 MiB of data
 

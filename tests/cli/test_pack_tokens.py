@@ -169,8 +169,8 @@ def test_a_format_that_is_only_read_is_that_of_the_texts(
         assert tokens[0] == tokens[1] == tokens[2]
         assert number == 0 or len(tokens[0]) == (2 if name == "text" else 1)
     other = "file" if documents == "line" else "line"
-    asked = ("--tokenize", tokenizer, "--format", name, "--documents", other)
-    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *asked)
+    request = ("--tokenize", tokenizer, "--format", name, "--documents", other)
+    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *request)
     assert f"--format {name} takes each {documents} for a document, and --documents {other} does not" in refused
     assert "there is no format 'text' to write" in calls.refused(
         "pack", tmp_path / "raw", tmp_path / "out", "--format", "text"

@@ -58,15 +58,15 @@ def opened(path: Path) -> MixedDataset:
 def run(ds: Any, world_size: int, batch: int = 24) -> dict[str, float]:
     """What all ranks of a run count in an epoch."""
     batched = ds.batch(global_batch_size=batch)
-    found = {"num_reads": 0, "read_bytes": 0, "peak_held_bytes": 0}
+    result = {"num_reads": 0, "read_bytes": 0, "peak_held_bytes": 0}
     for rank in range(world_size):
-        mine = batched.partition(rank=rank, world_size=world_size)
-        assert sum(len(each["id"]) for each in mine)
-        stats = mine.stats()
+        own = batched.partition(rank=rank, world_size=world_size)
+        assert sum(len(each["id"]) for each in own)
+        stats = own.stats()
         for name in ("num_reads", "read_bytes"):
-            found[name] += stats[name]
-        found["peak_held_bytes"] = max(found["peak_held_bytes"], stats["peak_held_bytes"])
-    return dict(found)
+            result[name] += stats[name]
+        result["peak_held_bytes"] = max(result["peak_held_bytes"], stats["peak_held_bytes"])
+    return dict(result)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -148,9 +148,9 @@ def test_a_row_of_a_mixture_is_what_the_plan_says_when_asked_directly(calls: Cal
         rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
         assert {"half the window", "twice the global batch", "twice the nodes"} <= {row.name for row in rows}
         for row in rows:
-            asked = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
+            request = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
             given = row.text.split()
-            assert calls.json("plan", *without(set(given[::2]), asked), *given) == as_json(row.record), row.name
+            assert calls.json("plan", *without(set(given[::2]), request), *given) == as_json(row.record), row.name
 
 
 def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) -> None:

@@ -44,9 +44,9 @@ def test_a_row_is_what_the_plan_says_when_asked_directly(words: list[str], calls
     rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
     assert len(rows) >= 4
     for row in rows:
-        asked = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
+        request = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
         options = row.text.split()
-        record = calls.json("plan", *without(set(options[::2]), asked), *options)
+        record = calls.json("plan", *without(set(options[::2]), request), *options)
         assert record == as_json(row.record), row.name
 
 

@@ -54,12 +54,12 @@ def test_steps_hold_what_a_run_gets(
         assert said["order"] == str(dataset.resolved)
         assert said["num_steps"] == last + 1
         for rank in range(world_size):
-            mine = [row for row in said["samples"] if row["rank"] == rank]
+            own = [row for row in said["samples"] if row["rank"] == rank]
             expected = dataset.batch_ids(step, epoch=epoch, rank=rank, world_size=world_size).tolist()
-            assert [row["sample"] for row in mine] == expected
-            assert [row["place"] for row in mine] == list(range(len(mine)))
+            assert [row["sample"] for row in own] == expected
+            assert [row["place"] for row in own] == list(range(len(own)))
             alone = calls.json("trace", data, "--step", step, "--rank", rank, *run)
-            assert alone["samples"] == mine
+            assert alone["samples"] == own
         once = [row for row in said["samples"] if not row["repeat"]]
         assert sorted(row["position"] for row in once) == list(range(said["first_position"], said["end_position"]))
         for row in said["samples"]:

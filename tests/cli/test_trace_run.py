@@ -97,15 +97,15 @@ def test_samples_that_never_come_are_told_in_words(name: str, calls: Calls, tmp_
     exec(MODULE, scope)
     run, all_ids = scope[name](), ",".join(map(str, range(246)))
     come = {sample for step in range(len(run)) for sample in run.batch_ids(step).tolist()}
-    asked = ["trace", "--run", f"traced_training:{name}", "--sample", all_ids]
-    rows = calls.json(*asked)["samples"]
+    request = ["trace", "--run", f"traced_training:{name}", "--sample", all_ids]
+    rows = calls.json(*request)["samples"]
     never = [row for row in rows if row["step"] is None]
     assert {row["sample"] for row in never} == set(range(246)) - come
     assert never
     assert {(row["position"], row["note"]) for row in never} == {(None, "does not come in epoch 0")}
     assert all("note" not in row for row in rows if row["step"] is not None)
     page = tmp_path / "trace.html"
-    text = calls.text(*asked, "--html", page)
+    text = calls.text(*request, "--html", page)
     line = next(line for line in text.splitlines() if "does not come" in line)
     assert line.split()[:5] == [str(never[0]["sample"]), "-", "-", "-", "-"]
     assert " -1 " not in text

@@ -184,8 +184,8 @@ def _variance(result: Audit, predicted: Mapping[int, float]) -> Figure:
         ]
         for size in sizes
     ]
-    here = sizes.index(result.batch) if result.batch in sizes else None
-    numbers = Numbers("VR by samples in a batch", heads, rows, here)
+    highlighted = sizes.index(result.batch) if result.batch in sizes else None
+    numbers = Numbers("VR by samples in a batch", heads, rows, highlighted)
     says = f"Curve of VR over batch sizes from {sizes[0]:,} to {sizes[-1]:,}: "
     says += f"{ratios[0]:.2f} for the smallest, {max(ratios):.2f} at most, {ratios[-1]:.2f} for the largest."
     note = f"Variance of batches by {result.key}, against a perfect shuffle; the band is the range of chance."

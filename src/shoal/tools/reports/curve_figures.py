@@ -22,12 +22,12 @@ _DASHED, _DOTTED = (6.0, 4.0), (1.5, 3.5)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of a figure as a table; the row ``here`` is highlighted."""
+    """The numbers of a figure as a table; the row ``highlighted`` stands out."""
 
     caption: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    here: int | None = None
+    highlighted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,9 @@ def _figure(figure: Figure) -> str:
     name = f"figure-{_identifier(figure.title)}"
     after = ""
     if (numbers := figure.numbers) is not None:
-        after = fold("The numbers", table(numbers.caption, numbers.heads, numbers.rows, here=numbers.here))
+        after = fold(
+            "The numbers", table(numbers.caption, numbers.heads, numbers.rows, highlighted=numbers.highlighted)
+        )
     head = f'<h3 id="{name}">{escape(figure.title)}</h3><p>{escape(figure.note)}</p>'
     opened = f'<figure aria-labelledby="{name}">\n<figcaption>{head}</figcaption>'
     return "\n".join([opened, svg_of(figure.drawing), after, "</figure>"])
@@ -182,16 +184,16 @@ def fold(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, here: int | None = None) -> str:
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, highlighted: int | None = None) -> str:
     """Return a table whose first column names its rows, in a scrollable region named by ``caption``.
 
-    The keyboard can reach and scroll the region. The row ``here`` is highlighted.
+    The keyboard can reach and scroll the region. The row ``highlighted`` stands out.
     """
     head = "".join(
         f'<th scope="col" class="{"number" if at else "words"}">{escape(text)}</th>' for at, text in enumerate(heads)
     )
     lines = [
-        ('<tr class="here">' if number == here else "<tr>")
+        ('<tr class="here">' if number == highlighted else "<tr>")
         + f'<th scope="row" class="words">{escape(name)}</th>'
         + "".join(f"<td>{escape(text)}</td>" for text in texts)
         + "</tr>"

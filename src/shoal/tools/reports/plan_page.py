@@ -68,7 +68,7 @@ def plan_page(
     """
     body = [
         section("In pictures", figures(_figures(drawn))),
-        section("What if", table("Each row changes one thing of the plan", what_if[0], what_if[1:], here=0)),
+        section("What if", table("Each row changes one thing of the plan", what_if[0], what_if[1:], highlighted=0)),
         *(section(name, facts(pairs)) for name, pairs in groups.items()),
         section("How far to trust it", *(paragraph(note) for note in notes)),
     ]
@@ -89,15 +89,15 @@ def _variance(drawn: PlanFigures) -> Figure:
     sizes, ratios = list(drawn.vr), list(drawn.vr.values())
     lines = [Line("predicted", sizes, ratios, "data", has_dots=True)]
     rows = [[f"{size:,}", f"{ratio:.2f}"] for size, ratio in drawn.vr.items()]
-    here = sizes.index(drawn.batch)
+    highlighted = sizes.index(drawn.batch)
     return variance_figure(
         "Variance of batches against a perfect shuffle.",
         lines,
         sizes,
         mark=(drawn.batch, "global batch"),
-        says=f"Curve of the predicted VR: {ratios[here]:.2f} at the global batch of {drawn.batch:,}, from "
+        says=f"Curve of the predicted VR: {ratios[highlighted]:.2f} at the global batch of {drawn.batch:,}, from "
         f"{ratios[0]:.2f} at {sizes[0]:,} to {ratios[-1]:.2f} at {sizes[-1]:,} samples.",
-        numbers=Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here),
+        numbers=Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, highlighted),
     )
 
 
