@@ -38,8 +38,8 @@ class Calls:
 
     def json(self, *words: object) -> dict[str, Any]:
         """The one object that is printed for machines."""
-        (found,) = self.json_lines(*words)
-        return found
+        (result,) = self.json_lines(*words)
+        return result
 
     def json_lines(self, *words: object) -> list[dict[str, Any]]:
         """The objects that are printed for machines, one a line."""

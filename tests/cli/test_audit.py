@@ -26,9 +26,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ids(tmp_path: Path) -> NDArray[np.int64]:
-    found = np.random.default_rng(0).permutation(2000)
-    np.save(tmp_path / "ids.npy", found)
-    return found
+    result = np.random.default_rng(0).permutation(2000)
+    np.save(tmp_path / "ids.npy", result)
+    return result
 
 
 def test_ids_of_any_loader(calls: Calls, ids: NDArray[np.int64], tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: P
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
     assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
     assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
-    assert "ids alone do not" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
+    assert "ids alone have no" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
     assert "--part is about ids" in calls.refused("audit", data, "--part")
     assert "--keys is about ids" in calls.refused("audit", data, "--keys", data)
     assert "no column 'lable'" in calls.refused("audit", data, "--by", "lable")
@@ -144,7 +144,7 @@ def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path
     (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
     assert "archive of several" in calls.refused("audit", tmp_path / "archive.npy")
     np.save(tmp_path / "short.npy", ids[:10])
-    assert "of one length" in calls.refused("audit", tmp_path / "ids.npy", tmp_path / "short.npy")
+    assert "of equal length" in calls.refused("audit", tmp_path / "ids.npy", tmp_path / "short.npy")
     assert "No such file" in calls.refused("audit", tmp_path / "none.npy")
 
 
@@ -214,11 +214,11 @@ def test_keys_that_cannot_be_used_are_refused(calls: Calls, data: Path, tmp_path
 
 def test_orders_are_compared_with_the_window_without_a_dataset(tmp_path: Path, calls: Calls) -> None:
     words = ["audit", "--like", "buffer(samples=500)", "--like", "none", "--num-samples", 20_000, "--shards", 40]
-    told = calls.json(*words, "--picture", tmp_path / "orders.svg")["orders"]
-    assert list(told)[:2] == ["buffer(samples=500)", "none"]
-    window = told[list(told)[2]]
-    assert window["most_held"] <= told["buffer(samples=500)"]["most_held"] == 500
-    assert window["vr"]["64"] < 4.0 < told["buffer(samples=500)"]["vr"]["64"] < told["none"]["vr"]["64"]
+    facts = calls.json(*words, "--picture", tmp_path / "orders.svg")["orders"]
+    assert list(facts)[:2] == ["buffer(samples=500)", "none"]
+    window = facts[list(facts)[2]]
+    assert window["most_held"] <= facts["buffer(samples=500)"]["most_held"] == 500
+    assert window["vr"]["64"] < 4.0 < facts["buffer(samples=500)"]["vr"]["64"] < facts["none"]["vr"]["64"]
     assert "holds up to 500 samples" in (tmp_path / "orders.svg").read_text()
     assert "window(chunks=" in calls.text(*words)
 
@@ -229,5 +229,5 @@ def test_comparisons_that_cannot_be(tmp_path: Path, calls: Calls) -> None:
     assert "without a dataset" in calls.refused("audit", tmp_path, "--like", "none", *sizes)
     assert "did you mean 'buffer'" in calls.refused("audit", "--like", "bufer", *sizes)
     assert "cannot fill" in calls.refused("audit", "--like", "none", "--num-samples", 3, "--shards", 4)
-    assert "need not exist" in calls.refused("audit", tmp_path, "--shards", 40)
-    assert "was not given" in calls.refused("audit")
+    assert "of a comparison" in calls.refused("audit", tmp_path, "--shards", 40)
+    assert "was given" in calls.refused("audit")

@@ -27,26 +27,26 @@ def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
 
 
 def test_a_whole_epoch(data: Path, calls: Calls) -> None:
-    found = calls.json("bench", data, "--batch-size", 16, "--seed", 3)
-    assert (found["ended_by"], found["num_samples"], found["num_batches"]) == ("epoch", 200, 13)
-    assert found["samples_per_second"] == pytest.approx(200 / found["elapsed_seconds"])
-    assert found["wait_share"] + found["stages_share"] + found["consumer_share"] == pytest.approx(1)
-    assert found["bottleneck"] in {"storage", "stages", "consumer"}
-    assert found["plain_bytes_per_second"] > 0
-    assert found["peak_process_bytes"] > found["peak_held_bytes"] > 0
-    assert found["order"] == str(shoal.open(data).shuffle(seed=3).resolved)
-    assert set(shoal.open(data).stats()) <= set(found)
+    result = calls.json("bench", data, "--batch-size", 16, "--seed", 3)
+    assert (result["ended_by"], result["num_samples"], result["num_batches"]) == ("epoch", 200, 13)
+    assert result["samples_per_second"] == pytest.approx(200 / result["elapsed_seconds"])
+    assert result["wait_share"] + result["stages_share"] + result["consumer_share"] == pytest.approx(1)
+    assert result["bottleneck"] in {"storage", "stages", "consumer"}
+    assert result["plain_bytes_per_second"] > 0
+    assert result["peak_process_bytes"] > result["peak_held_bytes"] > 0
+    assert result["order"] == str(shoal.open(data).shuffle(seed=3).resolved)
+    assert set(shoal.open(data).stats()) <= set(result)
 
 
 def test_it_stops_when_it_is_enough(data: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = calls.json("bench", data, "--batch-size", 10, "--stop-after", 25)
-    assert (found["ended_by"], found["num_samples"]) == ("samples", 30)
+    result = calls.json("bench", data, "--batch-size", 10, "--stop-after", 25)
+    assert (result["ended_by"], result["num_samples"]) == ("samples", 30)
     now = iter(range(100))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
-    found = calls.json("bench", data, "--batch-size", 10, "--seconds", 3)
-    assert (found["ended_by"], found["num_batches"]) == ("time", 3)
-    found = calls.json("bench", data, "--batch-size", 10, "--seconds", 50, "--stop-after", 40)
-    assert (found["ended_by"], found["num_samples"]) == ("samples", 40)
+    result = calls.json("bench", data, "--batch-size", 10, "--seconds", 3)
+    assert (result["ended_by"], result["num_batches"]) == ("time", 3)
+    result = calls.json("bench", data, "--batch-size", 10, "--seconds", 50, "--stop-after", 40)
+    assert (result["ended_by"], result["num_samples"]) == ("samples", 40)
 
 
 def test_as_one_rank_and_decoded(data: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +59,9 @@ def test_as_one_rank_and_decoded(data: Path, calls: Calls, monkeypatch: pytest.M
 
     monkeypatch.setattr(bench, "plain_bytes_per_second", looking)
     arguments = ["--batch-size", 10, "--rank", 2, "--world-size", 3, "--decode", "--order", "full"]
-    found = calls.json("bench", data, *arguments)
+    result = calls.json("bench", data, *arguments)
     ds = shoal.open(data).shuffle("full").partition(rank=2, world_size=3).batch(10)
-    assert (found["num_batches"], found["num_samples"]) == (len(ds), sum(map(len, [b["cls"] for b in ds])))
+    assert (result["num_batches"], result["num_samples"]) == (len(ds), sum(map(len, [b["cls"] for b in ds])))
     assert seen == [(2, len(ds))]
 
 

@@ -14,7 +14,7 @@ import pytest
 import shoal
 from shoal.cli.demo import demo
 from shoal.cli.demo.demo import Scale, show
-from shoal.cli.demo.demo_data import Found, SourceFile, find_files, pack
+from shoal.cli.demo.demo_data import FileSet, SourceFile, find_files, pack
 from shoal.cli.demo.demo_report import resumed_text
 from shoal.cli.demo.demo_run import Resumed, resume_elsewhere
 from shoal.cli.main import main
@@ -25,7 +25,7 @@ NUM_FILES = 1280
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def library(tmp_path_factory: pytest.TempPathFactory) -> FileSet:
     """A standard library of 32 packages of 40 modules."""
     root = tmp_path_factory.mktemp("library")
     for number in range(NUM_FILES):
@@ -40,9 +40,9 @@ def test_files_are_found_sorted_and_others_left_out(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x" * (5000 if "big" in name else 10))
     (tmp_path / "link.py").symlink_to(tmp_path / "abc.py")
-    found = find_files(tmp_path, largest_bytes=1000)
-    assert [(file.name, file.package) for file in found.files] == [("abc.py", "modules"), ("json/decoder.py", "json")]
-    assert (found.num_large, found.num_unreadable, found.num_bytes) == (1, 0, 20)
+    files = find_files(tmp_path, largest_bytes=1000)
+    assert [(file.name, file.package) for file in files.files] == [("abc.py", "modules"), ("json/decoder.py", "json")]
+    assert (files.num_large, files.num_unreadable, files.num_bytes) == (1, 0, 20)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="everything is readable here")
@@ -70,7 +70,7 @@ def test_every_file_is_one_sample_whatever_its_name(tmp_path: Path) -> None:
     assert [sample["package"].decode() for sample in samples] == [file.package for file in files]
 
 
-def test_shards_are_the_same_bytes_every_time_and_about_equal(library: Found, tmp_path: Path) -> None:
+def test_shards_are_the_same_bytes_every_time_and_about_equal(library: FileSet, tmp_path: Path) -> None:
     for place in ("a", "b"):
         pack(library.files, tmp_path / place, num_shards=4)
     shards = sorted((tmp_path / "a").iterdir())
@@ -84,27 +84,27 @@ def test_shards_are_the_same_bytes_every_time_and_about_equal(library: Found, tm
 
 
 def test_the_numbers_say_that_a_window_mixes(
-    library: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    library: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = show(library, tmp_path / "shards", picture=tmp_path / "a.png", as_json=True, scale=SMALL)
-    told = json.loads(capsys.readouterr().out)
+    record = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert told["resumed_exactly"]
-    assert told["num_equal_batches"] == told["num_batches_after"] == 27
-    rows = {row["order"]: row for row in told["orders"]}
+    assert record["resumed_exactly"]
+    assert record["num_equal_batches"] == record["num_batches_after"] == 27
+    rows = {row["order"]: row for row in record["orders"]}
     assert list(rows) == ["none", "buffer", "window", "full"]
     ratios = {name: row["variance_ratios"]["64"] for name, row in rows.items()}
     assert ratios["none"] > ratios["buffer"] > 2 * ratios["window"]
     assert ratios["full"] == pytest.approx(1.0, abs=0.15)
     assert rows["none"]["correlation"] == pytest.approx(1.0)
-    assert rows["window"]["distinct_per_batch"] <= told["expected_distinct_per_batch"] + 0.2
+    assert rows["window"]["distinct_per_batch"] <= record["expected_distinct_per_batch"] + 0.2
     # The same memory, by what the window really held.
-    assert told["buffer_record_bytes"] == pytest.approx(rows["window"]["held_bytes"], rel=0.02)
-    assert len(json.dumps(told["state"])) < 1024
+    assert record["buffer_record_bytes"] == pytest.approx(rows["window"]["held_bytes"], rel=0.02)
+    assert len(json.dumps(record["state"])) < 1024
 
 
 def test_the_text_is_short_and_the_picture_is_there(
-    library: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    library: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
     assert show(library, tmp_path / "shards", picture=tmp_path / "a.png", as_json=False, scale=SMALL) == 0
@@ -116,7 +116,7 @@ def test_the_text_is_short_and_the_picture_is_there(
 
 
 def test_without_matplotlib_all_but_the_picture_is_there(
-    library: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    library: FileSet, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "has_matplotlib", lambda: False)
     assert show(library, tmp_path / "shards", picture=tmp_path / "a.png", as_json=False, scale=SMALL) == 0
@@ -125,7 +125,7 @@ def test_without_matplotlib_all_but_the_picture_is_there(
 
 
 @pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")  # a few chunks make the same point
-def test_any_world_size_takes_up_where_one_rank_stopped(library: Found, tmp_path: Path) -> None:
+def test_any_world_size_takes_up_where_one_rank_stopped(library: FileSet, tmp_path: Path) -> None:
     pack(library.files, tmp_path, num_shards=3)
     for world_size in (1, 2, 5):
         resumed = resume_elsewhere(
@@ -136,7 +136,7 @@ def test_any_world_size_takes_up_where_one_rank_stopped(library: Found, tmp_path
 
 
 def test_a_resumed_run_that_differs_is_called_so(
-    monkeypatch: pytest.MonkeyPatch, library: Found, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, library: FileSet, tmp_path: Path
 ) -> None:
     pack(library.files, tmp_path, num_shards=3)
     honest = shoal.Dataset.load_state_dict
@@ -171,13 +171,13 @@ def test_a_picture_that_cannot_be_is_refused_before_the_work(tmp_path: Path, pic
     assert main(["demo", "--picture", str(tmp_path / picture)]) == 2
 
 
-def test_too_few_files_are_refused(library: Found, tmp_path: Path) -> None:
+def test_too_few_files_are_refused(library: FileSet, tmp_path: Path) -> None:
     few = replace(library, files=library.files[:9])
     with pytest.raises(UsageError, match="9 files"):
         show(few, tmp_path / "shards", picture=tmp_path / "a.png", as_json=True, scale=SMALL)
 
 
-def test_keys_of_ids_are_those_of_the_files(library: Found, tmp_path: Path) -> None:
+def test_keys_of_ids_are_those_of_the_files(library: FileSet, tmp_path: Path) -> None:
     pack(library.files, tmp_path, num_shards=2)
     dataset = shoal.open(tmp_path)
     for number in np.linspace(0, NUM_FILES - 1, 7).astype(int).tolist():

@@ -125,8 +125,8 @@ def test_a_packing_on_an_engine_is_that_of_processes(
     assert contents_of(tmp_path / "there") == contents_of(tmp_path / "here")
     num_units = here["num_shards"]
     assert num_units > 3
-    told = ("engine", "address", "num_units_run", "num_units_done_before", "num_shards_of_earlier_runs")
-    assert [said[key] for key in told] == [name, "x://host", num_units, 0, 0]
+    record = ("engine", "address", "num_units_run", "num_units_done_before", "num_shards_of_earlier_runs")
+    assert [said[key] for key in record] == [name, "x://host", num_units, 0, 0]
     assert engine.events == [("started", "x://host"), list(range(num_units)), "stopped"]
     assert engine.shown[-1] == (num_units, num_units)
     same = {

@@ -40,8 +40,8 @@ def test_an_index_on_an_engine_is_that_of_this_machine(
     there = calls.json("index", tars, *words, *ON)
     assert (tars / "shoal.index").read_bytes() == (tmp_path / "here.index").read_bytes()
     assert engine.events == [("started", "spark://host"), [0, 1, 2], "stopped"]
-    told = ("engine", "address", "num_units_run", "num_units_done_before")
-    assert [there[key] for key in told] == ["spark", "spark://host", 3, 0]
+    record = ("engine", "address", "num_units_run", "num_units_done_before")
+    assert [there[key] for key in record] == ["spark", "spark://host", 3, 0]
     same = set(here) - {"index", "elapsed_seconds", "scanned_samples_per_second"}
     assert {key: there[key] for key in same} == {key: here[key] for key in same}
 
@@ -59,7 +59,7 @@ def test_only_missing_units_of_an_index_are_run(engine: FakeEngine, calls: Calls
 
 def test_what_an_engine_cannot_do_for_an_index(engine: FakeEngine, calls: Calls, tars: Path) -> None:
     assert "--columns reads samples on this machine" in calls.refused("index", tars, "--columns", "txt:len", *ON)
-    assert "--workers are processes of this machine" in calls.refused("index", tars, "--workers", "2", *ON)
+    assert "--workers counts processes of this machine" in calls.refused("index", tars, "--workers", "2", *ON)
     assert "names a cluster" in calls.refused("index", tars, "--address", "spark://host")
     assert engine.events == []
 
@@ -96,12 +96,12 @@ def test_an_index_is_repaired_after_a_report_of_an_engine(engine: FakeEngine, ca
 
 
 def test_what_an_engine_cannot_do_for_a_report(engine: FakeEngine, calls: Calls, tars: Path, tmp_path: Path) -> None:
-    assert "--engine local has none" in calls.refused("verify", tars, "--parts", tmp_path)
+    assert "--engine local writes none" in calls.refused("verify", tars, "--parts", tmp_path)
     assert "reads no shard" in calls.refused("verify", tars, "--certificate", tmp_path / "x.json", *ON)
     assert engine.events == []
 
 
 def calls_json(calls: Calls, *words: object) -> dict[str, Any]:
     """Return what a call with damage prints for machines."""
-    found: dict[str, Any] = json.loads(calls.text(*words, "--json", code=1))
-    return found
+    result: dict[str, Any] = json.loads(calls.text(*words, "--json", code=1))
+    return result

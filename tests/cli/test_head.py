@@ -87,9 +87,9 @@ def test_of_shards_without_an_index_only_the_first_are_looked_at(
             out, err = capsys.readouterr()
             lines = [json.loads(line) for line in out.splitlines()]
             assert f"looked at {num_shards} of 25 shards, which have no index" in err
-            asked = Counter(exchange.path for exchange in server.exchanges if exchange.path.endswith(".tar"))
+            request = Counter(exchange.path for exchange in server.exchanges if exchange.path.endswith(".tar"))
             # Each is looked at, and three are read to estimate the time.
-            assert sum(number > 1 for number in asked.values()) <= num_shards + 3
+            assert sum(number > 1 for number in request.values()) <= num_shards + 3
             whole = shoal.open(directory)
             places = [whole.stream.spec.opened.index.place(number) for number in range(num_samples)]
             assert [line["id"] for line in lines] == list(range(num_samples))
@@ -144,8 +144,8 @@ def test_decoding(tmp_path: Path, calls: Calls, data: Path) -> None:
     assert calls.json_lines("head", data, "-n", 1, "--decode")[0]["fields"] == {"txt": "sample 0000", "cls": 0}
     write_tar(tmp_path / "bad.tar", [{"__key__": b"a", "json": b"{"}])
     assert calls.text("head", tmp_path / "bad.tar", "--decode", code=1) == ""
-    found = "bad.tar, byte 0: the field 'json' (1 bytes) of the sample with id 0 cannot be decoded: JSONDecodeError"
-    assert found in calls.complaints
+    result = "bad.tar, byte 0: the field 'json' (1 bytes) of the sample with id 0 cannot be decoded: JSONDecodeError"
+    assert result in calls.complaints
     assert "hint: without --decode its bytes are shown" in calls.complaints
     assert calls.json_lines("head", tmp_path / "bad.tar")[0]["fields"] == {"json": "{"}
 
@@ -172,7 +172,7 @@ def test_decoding_images(tmp_path: Path, calls: Calls, data: Path, capsys: pytes
         assert "'7x' is no size in pixels" in capsys.readouterr().err
         with pytest.raises(SystemExit, match="2"):
             calls.text(verb, "--decode", tmp_path / "a.tar")
-        assert "a dataset stands before --decode" in capsys.readouterr().err
+        assert "put the dataset before --decode" in capsys.readouterr().err
 
 
 def test_shards_without_samples(tmp_path: Path, calls: Calls, data: Path) -> None:

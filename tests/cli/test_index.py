@@ -191,7 +191,7 @@ def test_columns_are_not_dropped_unless_that_is_meant(
     calls.text("index", tmp_path / "out", "--output", tmp_path / "plain.index")
     assert calls.complaints == ""
     calls.text("index", tmp_path / "out", "--output", index, "--checksum")
-    assert "had the columns length, cls, record_crc32, and this one has not" in calls.complaints
+    assert "had the columns length, cls, record_crc32, and the new index has not" in calls.complaints
     assert len(shoal.open(tmp_path / "out")) == 3
 
 
@@ -235,11 +235,11 @@ def test_columns_are_added_without_scanning_again(
     calls.text("index", labelled, "--columns", "label")
     before = shoal.open(labelled)
     state = before.shuffle(seed=1).state_dict()
-    monkeypatch.setattr("shoal.cli.index.build_index", pytest.fail)
+    monkeypatch.setattr("shoal.cli.shards.index.build_index", pytest.fail)
     refused = calls.refused("index", labelled, "--columns", "score")
     assert "25 of 100 samples have none, first sample 0 (train-0.tar)" in refused
     said = calls.json("index", labelled, "--columns", "label,score", "--missing", "score=-1", "--checksum")
-    assert "25 of 100 samples have no 'score', and -1 in the column 'score'" in calls.complaints
+    assert "25 of 100 samples have no 'score', and get -1 in the column 'score'" in calls.complaints
     assert (said["columns"], said["checksums"]) == (["label", "score"], True)
     assert "score (int64, from json.score, 25 missing as -1)" in calls.text("info", labelled)
     after = shoal.open(labelled)
@@ -259,7 +259,7 @@ def test_an_index_of_shards_that_changed_is_made_again_with_its_columns(labelled
     write_tar(labelled / "train-1.tar", [{"__key__": b"1", "cls": b"7", "json": b'{"label": 9}'}])
     refused = calls.refused("index", labelled)
     assert "--columns label,kind=cls reads them again" in refused
-    assert "has the columns label, which" in calls.refused("index", labelled, "--columns", "kind=cls")
+    assert "has the columns label, and" in calls.refused("index", labelled, "--columns", "kind=cls")
     said = calls.json("index", labelled, "--columns", "label,kind=cls")
     assert said["num_samples"] == 51
     assert shoal.open(labelled).index_column("label")[-1] == 9
@@ -274,7 +274,7 @@ def test_columns_that_cannot_be_added_are_refused(labelled: Path, calls: Calls) 
     refused = calls.refused("index", index, "--columns", "label", "--missing", "m=1")
     assert "given for 'm', which is none of the columns" in refused
     refused = calls.refused("index", index, "--columns", "label", "--extent-bytes", "1KiB")
-    assert "--extent-bytes would make another" in refused
+    assert "--extent-bytes asks for another index" in refused
     calls.text("index", index, "--columns", "label")
     assert "the index has 'label' already" in calls.refused("index", labelled, "--columns", "label=cls")
 

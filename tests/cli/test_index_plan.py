@@ -91,8 +91,8 @@ def test_indexes_of_other_tools_are_told_and_who_lacks_one(data: Path, calls: Ca
     store, tar = LocalStore(), format_named("tar")
     for path in sorted(data.iterdir())[:3]:
         shard, size = str(path), path.stat().st_size
-        found = tar.scan(partial(store.read_range, shard), size, shard=shard)
-        Path(f"{path}.idx").write_bytes(found.sample_starts.astype(np.dtype("<u8")).tobytes())
+        result = tar.scan(partial(store.read_range, shard), size, shard=shard)
+        Path(f"{path}.idx").write_bytes(result.sample_starts.astype(np.dtype("<u8")).tobytes())
     said = calls.json("index", data, "--plan")
     assert said["samples_found_by"]["index of another tool"] == 3
     assert said["shards_without_index_of_another_tool"] == ["train-000003.tar"]

@@ -85,12 +85,12 @@ def test_an_endless_mixture_runs_until_every_source_has_come_once(calls: Calls, 
     assert record["num_samples"] is None
     assert record["run"]["num_samples"] == max(at or 0 for at in opened(blend).exhausted_at().values())
     assert calls.json("mix", blend, "--global-batch", 10, "--steps", 7)["run"] == {"num_samples": 70, "num_steps": 7}
-    assert "goes on for ever" in calls.refused("mix", blend, "--epochs", 2)
+    assert "never ends" in calls.refused("mix", blend, "--epochs", 2)
     assert "--steps counts global batches" in calls.refused("mix", blend, "--steps", 2)
 
 
 def test_the_order_is_that_of_the_file_or_of_the_options(calls: Calls, blend: Path) -> None:
-    assert "says how it is shuffled, and --window" in calls.refused("mix", blend, "--window", "1MiB")
+    assert "has an order, and --window" in calls.refused("mix", blend, "--window", "1MiB")
     blend.write_text(BLEND.replace("shuffle: {window: 64KiB, seed: 2}", ""))
     small, large = (calls.json("mix", blend, "--window", size)["sources"][0] for size in ("16KiB", "64KiB"))
     assert small["window_bytes"] <= large["window_bytes"]
@@ -109,7 +109,7 @@ def test_the_picture_and_the_page_show_every_source(calls: Calls, blend: Path) -
         for name in SIZES:
             assert re.search(rf">{name}  once at [\d,]+<", text)
         assert "<circle" in text
-        assert "What the run is made of" in text
+        assert "Composition of the run" in text
     assert "pictures are" in calls.refused("mix", blend, "--picture", blend.parent / "mix.gif")
 
 
@@ -178,7 +178,7 @@ def plain(directory: Path) -> Path:
 def test_head_shows_samples_of_a_mixture_in_its_order(calls: Calls, blend: Path) -> None:
     rows = calls.json_lines("head", blend, "-n", 6, "--epoch", 1)
     ds = opened(blend)
-    assert "says how it is shuffled" not in calls.complaints
+    assert "has an order, and" not in calls.complaints
     assert [row["id"] for row in rows] == ds.ids(1, 0, 6).tolist()
     assert [row["fields"]["__source__"] for row in rows] == [ds.sources[s] for s in ds.source_of(range(1600, 1606))]
     assert {row["shard"] for row in rows} <= {f"{name}.jsonl" for name in SIZES}
@@ -212,7 +212,7 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
     ds = opened(blend).batch(8, remainder="keep")
     wanted = [3, 1505, 1599]
     words = ["--batch-size", 8, "--world-size", 3, "--epoch", epoch, *(() if rank is None else ("--rank", rank))]
-    found = calls.json("trace", blend, "--sample", ",".join(map(str, wanted)), *words)["samples"]
+    result = calls.json("trace", blend, "--sample", ",".join(map(str, wanted)), *words)["samples"]
     ranks = range(3) if rank is None else [rank]
     steps = range(len(ds.partition(rank=0, world_size=3)))
     expected = [
@@ -222,11 +222,11 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
         for place, sample in enumerate(ds.batch_ids(step, epoch=epoch, rank=each, world_size=3).tolist())
         if sample in wanted
     ]
-    delivered = [(row["sample"], row["step"], row["rank"], row["place"]) for row in found if row["step"] is not None]
+    delivered = [(row["sample"], row["step"], row["rank"], row["place"]) for row in result if row["step"] is not None]
     assert sorted(delivered) == sorted(expected)
     ids = ds.ids(epoch)
-    assert all(ids[row["position"]] == row["sample"] for row in found if row["position"] is not None)
-    missing = {row["sample"] for row in found if row["step"] is None}
+    assert all(ids[row["position"]] == row["sample"] for row in result if row["position"] is not None)
+    missing = {row["sample"] for row in result if row["step"] is None}
     assert missing == {each for each in wanted if each not in {sample for sample, *_ in expected}}
     if rank is None:
         assert len(delivered) > len(wanted)
@@ -234,11 +234,11 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
 
 def test_trace_of_a_mixture_by_shard_epoch_and_after_gaps(calls: Calls, blend: Path) -> None:
     ds, words = opened(blend), ["--global-batch", 16]
-    found = calls.json("trace", blend, "--shard", "books.jsonl", *words, "--limit", 20)
+    result = calls.json("trace", blend, "--shard", "books.jsonl", *words, "--limit", 20)
     order = ds.ids(0).tolist()
     firsts = sorted({sample: order.index(sample) for sample in order if sample >= 1500}.values())
-    assert [row["position"] for row in found["samples"]] == firsts[:20]
-    assert (found["num_samples"], found["num_shown"]) == (100, 20)
+    assert [row["position"] for row in result["samples"]] == firsts[:20]
+    assert (result["num_samples"], result["num_shown"]) == (100, 20)
     (row, *_) = calls.json("trace", blend, "--sample", 1505, *words, "--epochs", "1,2")["samples"]
     firsts_of = {epoch: ds.ids(epoch).tolist().index(1505) // 16 for epoch in (1, 2)}
     assert row["seen"] == {str(epoch): step for epoch, step in firsts_of.items()}
@@ -265,7 +265,9 @@ def test_trace_of_an_endless_mixture_ends(calls: Calls, blend: Path) -> None:
     said += page.read_text() + calls.refused("trace", blend, "--step", -1, "--global-batch", 8)
     assert "epoch 0 has steps from 0 on, without end" in said
     assert not re.search("144,?115|1,?152,?921", said)
-    assert "has one without end" in calls.refused("trace", blend, "--sample", 3, "--global-batch", 16, "--epochs", 1)
+    assert "this mixture never ends" in calls.refused(
+        "trace", blend, "--sample", 3, "--global-batch", 16, "--epochs", 1
+    )
 
 
 def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None:

@@ -26,7 +26,7 @@ def test_shards_as_inputs_are_spoken_of(tmp_path: Path, capsys: pytest.CaptureFi
         (data / f"{number}.PARQUET").write_bytes(b"PAR1")
     code, said, notes = run(capsys, data, tmp_path / "out", "--json")
     assert (code, said["num_samples"]) == (0, 3)
-    assert "all 3 inputs end in .parquet, as shards do; each becomes one sample as it is" in notes
+    assert "all 3 inputs end in .parquet, as shards do; each becomes one sample" in notes
     assert f"`shoal repack {data}" in notes
     (data / "4.txt").write_bytes(b"text")
     code, said, notes = run(capsys, data, tmp_path / "other", "--json")
@@ -68,8 +68,8 @@ def test_sizes_by_rule_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert said["shard_limit_bytes"] == 1 << 20
     assert said["shard_limit_because"].startswith("1 MiB: ")
     assert said["format"] == "jsonl.zst"
-    _, told, _ = run(capsys, tmp_path / "in", tmp_path / "other", "--format", "jsonl")
-    labels = {line.partition("  ")[0] for line in told.splitlines()}
+    _, record, _ = run(capsys, tmp_path / "in", tmp_path / "other", "--format", "jsonl")
+    labels = {line.partition("  ")[0] for line in record.splitlines()}
     assert "shard limit" in labels
     assert "shard" not in labels  # the limit is no size of a shard: 255 MiB beside 1.2 MiB of data
 
@@ -154,7 +154,7 @@ def test_classes_are_told_as_they_were_promised_and_written(
     [
         (["--oversample", "zebra=2", "--balance", "cls"], "give one of them"),
         (["--oversample", "zebra"], "class=times"),
-        (["--oversample", "zebra=2", "--oversample", "zebra=3"], "say it once"),
+        (["--oversample", "zebra=2", "--oversample", "zebra=3"], "name each class once"),
         (["--oversample", "lion=2"], "no input is of the class 'lion'"),
         (["--format", "zip"], "no format 'zip' to write"),
         (["--shard-bytes", "many"], "--shard-bytes"),

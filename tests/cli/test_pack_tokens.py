@@ -82,7 +82,7 @@ def test_what_does_not_apply_is_refused(calls: Calls, tmp_path: Path, tokenizer:
     assert "--group, --shuffle does not apply" in calls.refused(
         "pack", raw, out, "--tokenize", tokenizer, "--group", "--shuffle"
     )
-    assert "no --tokenize was given" in calls.refused("pack", raw, out, "--documents", "line")
+    assert "--tokenize is not given" in calls.refused("pack", raw, out, "--documents", "line")
     (raw / "a.txt").write_text("a")
     assert "plain text, as" in calls.refused("pack", raw, out, "--tokenize", tokenizer)
     (raw / "a.jsonl").unlink()
@@ -140,7 +140,7 @@ def test_files_of_other_suffixes_are_counted_and_taken_by_a_glob(calls: Calls, t
     said = calls.json("pack", tmp_path / "raw", tmp_path / "texts", "--tokenize", tokenizer)
     assert (said["num_samples"], said["left_out"]) == (len(DOCUMENTS), {".md": 7, "LICENSE": 1})
     calls.text("pack", tmp_path / "raw", tmp_path / "again", "--tokenize", tokenizer)
-    assert "note: left out by their suffixes: 7 x .md, 1 x LICENSE; a glob names them" in calls.complaints
+    assert "note: left out by their suffixes: 7 x .md, 1 x LICENSE; a glob includes them" in calls.complaints
     expected = [shoal.open(tmp_path / "texts")[number]["tokens"].tolist() for number in range(7)]
     pages = tmp_path / "raw" / "**" / "*.md"
     for number, words in enumerate(((), ("--documents", "file"))):
@@ -169,8 +169,8 @@ def test_a_format_that_is_only_read_is_that_of_the_texts(
         assert tokens[0] == tokens[1] == tokens[2]
         assert number == 0 or len(tokens[0]) == (2 if name == "text" else 1)
     other = "file" if documents == "line" else "line"
-    asked = ("--tokenize", tokenizer, "--format", name, "--documents", other)
-    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *asked)
+    request = ("--tokenize", tokenizer, "--format", name, "--documents", other)
+    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *request)
     assert f"--format {name} takes each {documents} for a document, and --documents {other} does not" in refused
     assert "there is no format 'text' to write" in calls.refused(
         "pack", tmp_path / "raw", tmp_path / "out", "--format", "text"

@@ -36,9 +36,9 @@ def test_reads_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Path, w
     ds = lines.shuffle(Window(16, 2), chunk="12KB").batch(global_batch_size=12)
     reads, read_bytes, claimed, held = 0, 0, 0, 0
     for rank in range(world_size):
-        mine = ds.partition(rank=rank, world_size=world_size)
-        assert flat([list(batch["id"]) for batch in mine])
-        stats = mine.stats()
+        own = ds.partition(rank=rank, world_size=world_size)
+        assert flat([list(batch["id"]) for batch in own])
+        stats = own.stats()
         reads, read_bytes = reads + stats["num_reads"], read_bytes + stats["read_bytes"]
         claimed, held = max(claimed, stats["peak_claimed_bytes"]), max(held, stats["peak_held_bytes"])
     assert record["is_simulated_exactly"]
@@ -186,9 +186,9 @@ def test_neighbours_that_share_a_request_are_counted_as_one(
         ds = shoal.open(urls, index=index).shuffle(Window(num_chunks), chunk=chunk).batch(global_batch_size=12)
         before, num_reads = len(server.exchanges), 0
         for rank in range(world_size):
-            mine = ds.partition(rank=rank, world_size=world_size)
-            assert sum(len(batch["__key__"]) for batch in mine)
-            num_reads += mine.stats()["num_reads"]
+            own = ds.partition(rank=rank, world_size=world_size)
+            assert sum(len(batch["__key__"]) for batch in own)
+            num_reads += own.stats()["num_reads"]
         log = [
             exchange for exchange in server.exchanges[before:] if exchange.method == "GET" and exchange.num_bytes > 1
         ]
@@ -229,14 +229,14 @@ def test_requests_of_a_plan_are_in_the_log_of_the_server(
         calls.text("index", *urls, "--extent-bytes", 16384, "--output", index)
         words = ["plan", *urls, "--index", index, *order, "--chunk", "32KiB", "--global-batch", 18]
         record = calls.json(*words, "--ranks-per-node", world_size, "--latency", 0.01)
-        asked = Block(20) if "block" in order else Window(24, 3)
-        ds = shoal.open(urls, index=index).shuffle(asked, chunk="32KiB").batch(global_batch_size=18)
+        request = Block(20) if "block" in order else Window(24, 3)
+        ds = shoal.open(urls, index=index).shuffle(request, chunk="32KiB").batch(global_batch_size=18)
         before, claimed, held = len(server.exchanges), [], []
         for rank in range(world_size):
-            mine = ds.partition(rank=rank, world_size=world_size)
-            assert sum(len(batch["__key__"]) for batch in mine)
-            claimed.append(mine.stats()["peak_claimed_bytes"])
-            held.append(mine.stats()["peak_held_bytes"])
+            own = ds.partition(rank=rank, world_size=world_size)
+            assert sum(len(batch["__key__"]) for batch in own)
+            claimed.append(own.stats()["peak_claimed_bytes"])
+            held.append(own.stats()["peak_held_bytes"])
         log = [exchange for exchange in server.exchanges[before:] if exchange.method == "GET"]
     num_looks = sum(exchange.num_bytes == 1 for exchange in log)
     assert record["is_simulated_exactly"]

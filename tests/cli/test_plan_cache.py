@@ -55,7 +55,7 @@ class Source(NamedTuple):
     @property
     def num_fetched(self) -> tuple[int, int]:
         """Requests that brought bytes of chunks, and these bytes."""
-        log = [found.num_bytes for found in self.server.exchanges if found.method == "GET" and found.num_bytes > 1]
+        log = [result.num_bytes for result in self.server.exchanges if result.method == "GET" and result.num_bytes > 1]
         return len(log), sum(log)
 
 
@@ -88,8 +88,8 @@ def run(
         started = []
         for rank in range(ranks * nodes):
             cache = {"directory": str(directory / f"node-{rank // ranks}"), "budget": budget}
-            asked = (source.urls, str(source.index_file), cache, window.chunks, window.num_canonical_nodes)
-            words = [json.dumps(word) for word in (*asked, BATCH, rank, ranks * nodes)]
+            request = (source.urls, str(source.index_file), cache, window.chunks, window.num_canonical_nodes)
+            words = [json.dumps(word) for word in (*request, BATCH, rank, ranks * nodes)]
             process = Popen([sys.executable, "-c", RANK, *words], stdin=PIPE, stdout=PIPE, text=True)
             started.append(stack.enter_context(process))
         while len(fetched) < 3:

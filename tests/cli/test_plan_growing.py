@@ -35,18 +35,18 @@ def shard_bytes(data: Path, seed: int) -> list[int]:
 
 def test_a_listing_tells_the_mixing(calls: Calls, data: Path, tmp_path: Path) -> None:
     words = ["plan", data, "--index", "grow", *WINDOW, "--seed", 3, "--sample-bytes", 100]
-    found = calls.json(*words)["growing"]
+    result = calls.json(*words)["growing"]
     assert not list((tmp_path / "cache").glob("indexes/*")), "nothing is indexed"
     sizes = shard_bytes(data, seed=3)
     borders = cut_segments(sizes, window_bytes=1_000_000)
-    assert found["num_segments"] == len(borders) - 1 > 2
-    assert found["first_segments"][0]["num_shards"] == borders[1]
-    assert found["first_segments"][0]["share"] == pytest.approx(sum(sizes[: borders[1]]) / sum(sizes), abs=0.001)
-    assert found["last_segment"]["num_shards"] == borders[-1] - borders[-2]
-    assert found["warning"] == "", "the worst case is no finding"
+    assert result["num_segments"] == len(borders) - 1 > 2
+    assert result["first_segments"][0]["num_shards"] == borders[1]
+    assert result["first_segments"][0]["share"] == pytest.approx(sum(sizes[: borders[1]]) / sum(sizes), abs=0.001)
+    assert result["last_segment"]["num_shards"] == borders[-1] - borders[-2]
+    assert result["warning"] == "", "the worst case is no finding"
     wanted = growing_quality(sizes, 16, sample_bytes=100, seed=None, window="1MB", chunk="64KB")
-    assert found["vr"] == pytest.approx(wanted.vr, rel=1e-3)
-    assert found["later_vr"] == pytest.approx(wanted.later_vr, rel=1e-3)
+    assert result["vr"] == pytest.approx(wanted.vr, rel=1e-3)
+    assert result["later_vr"] == pytest.approx(wanted.later_vr, rel=1e-3)
 
 
 def test_the_first_segment_tells_the_size_of_samples(calls: Calls, data: Path) -> None:
@@ -60,13 +60,13 @@ def test_the_first_segment_tells_the_size_of_samples(calls: Calls, data: Path) -
 def test_what_is_known_of_the_data(calls: Calls, data: Path) -> None:
     words = ["plan", data, "--index", "grow", *WINDOW, "--sample-bytes", 1300]
     text = calls.text(*words, "--rho", 0.9, "--shard-rho", 0.9)
-    told = calls.json(*words, "--rho", 0.9, "--shard-rho", 0.9)["growing"]
-    assert f"Shuffling: {told['warning']}." in text
+    facts = calls.json(*words, "--rho", 0.9, "--shard-rho", 0.9)["growing"]
+    assert f"Shuffling: {facts['warning']}." in text
     assert "samples of a shard are alike (rho = 0.9 between its chunks)" in text
-    first = told["first_segments"][0]
+    first = facts["first_segments"][0]
     begin = f"VR {first['vr']:.2f} of batches of 16 in the first {first['share']:.2%} ({first['num_shards']} shards)"
     assert f"first epoch, while shards are indexed: {begin}, " in text
-    assert f"{told['vr']:.2f} on average; {told['later_vr']:.2f} in later epochs" in text
+    assert f"{facts['vr']:.2f} on average; {facts['later_vr']:.2f} in later epochs" in text
     assert calls.json(*words, "--rho", 0.1, "--shard-rho", 0)["growing"]["warning"] == ""
 
 

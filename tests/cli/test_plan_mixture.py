@@ -12,8 +12,7 @@ from tests.cli.test_plan_what_if import as_json, parsed, without
 from tests.stream.made import write_lines
 
 import shoal
-from shoal.cli.plan.asked_plan import asked_plan
-from shoal.cli.plan.what_if import what_if_rows
+from shoal.cli.plan.requested_plan import requested_plan, what_if_rows
 from shoal.mixing import MixedDataset
 from shoal.testing import RangeServer
 
@@ -59,15 +58,15 @@ def opened(path: Path) -> MixedDataset:
 def run(ds: Any, world_size: int, batch: int = 24) -> dict[str, float]:
     """What all ranks of a run count in an epoch."""
     batched = ds.batch(global_batch_size=batch)
-    found = {"num_reads": 0, "read_bytes": 0, "peak_held_bytes": 0}
+    result = {"num_reads": 0, "read_bytes": 0, "peak_held_bytes": 0}
     for rank in range(world_size):
-        mine = batched.partition(rank=rank, world_size=world_size)
-        assert sum(len(each["id"]) for each in mine)
-        stats = mine.stats()
+        own = batched.partition(rank=rank, world_size=world_size)
+        assert sum(len(each["id"]) for each in own)
+        stats = own.stats()
         for name in ("num_reads", "read_bytes"):
-            found[name] += stats[name]
-        found["peak_held_bytes"] = max(found["peak_held_bytes"], stats["peak_held_bytes"])
-    return dict(found)
+            result[name] += stats[name]
+        result["peak_held_bytes"] = max(result["peak_held_bytes"], stats["peak_held_bytes"])
+    return dict(result)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -146,18 +145,18 @@ def test_a_row_of_a_mixture_is_what_the_plan_says_when_asked_directly(calls: Cal
     for options in ([], ["--window", "300KB", "--chunk", "8KiB"], ["--chunks", "5"], ["--window", "1MB"]):
         words = [path, "--global-batch", "24", "--ranks-per-node", "2", "--memory", "8MiB", *options]
         arguments = parsed(words)
-        rows = list(what_if_rows(arguments, asked_plan(arguments).plan))
+        rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
         assert {"half the window", "twice the global batch", "twice the nodes"} <= {row.name for row in rows}
         for row in rows:
-            asked = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
+            request = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
             given = row.text.split()
-            assert calls.json("plan", *without(set(given[::2]), asked), *given) == as_json(row.record), row.name
+            assert calls.json("plan", *without(set(given[::2]), request), *given) == as_json(row.record), row.name
 
 
 def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) -> None:
     path = blend(shards)
     arguments = parsed([str(path), "--global-batch", "24"])
-    names = [row.name for row in what_if_rows(arguments, asked_plan(arguments).plan)]
+    names = [row.name for row in what_if_rows(arguments, requested_plan(arguments).plan)]
     assert names == ["half the global batch", "twice the global batch", "twice the nodes"]
     assert "asks for another order" in calls.refused("plan", path, "--window", "1MB")
     page = shards / "plan.html"
@@ -169,7 +168,7 @@ def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) 
 
 def test_what_is_not_planned_of_a_mixture(calls: Calls, shards: Path) -> None:
     path = blend(shards)
-    assert "whose sources come round at different times" in calls.refused("plan", path, "--cache", "1GB")
+    assert "its sources repeat at different times" in calls.refused("plan", path, "--cache", "1GB")
     assert "`shoal mix FILE --pack-sequences" in calls.refused("plan", path, "--pack-sequences", 64)
     assert "--index names the index of one dataset" in calls.refused("plan", path, "--index", "grow")
     assert "give one of them" in calls.refused("plan", path, "--num-samples", 10)

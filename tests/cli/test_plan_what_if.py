@@ -16,8 +16,7 @@ from tests.samples import write_jsonl
 from shoal.cli.main import main
 from shoal.cli.output import emit
 from shoal.cli.plan import plan
-from shoal.cli.plan.asked_plan import asked_plan
-from shoal.cli.plan.what_if import what_if_rows
+from shoal.cli.plan.requested_plan import requested_plan, what_if_rows
 
 SIZES = ["--num-samples", "2e4", "--sample-bytes"]
 ASKED = {
@@ -42,12 +41,12 @@ def test_a_row_is_what_the_plan_says_when_asked_directly(words: list[str], calls
     source = write_jsonl(tmp_path / "docs.jsonl", num_docs=20_000)
     words = [str(source) if word == "SOURCE" else word for word in words]
     arguments = parsed(words)
-    rows = list(what_if_rows(arguments, asked_plan(arguments).plan))
+    rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
     assert len(rows) >= 4
     for row in rows:
-        asked = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
+        request = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
         options = row.text.split()
-        record = calls.json("plan", *without(set(options[::2]), asked), *options)
+        record = calls.json("plan", *without(set(options[::2]), request), *options)
         assert record == as_json(row.record), row.name
 
 

@@ -56,7 +56,7 @@ def test_for_people(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert "as asked for" in text
     assert "rho before" in text
     assert "position in the source              8             4           -          -" in text
-    assert "note: rho is known from 16 chunks up; there are 8 chunks before and 4 after" in calls.complaints
+    assert "note: rho needs 16 chunks; there are 8 chunks before and 4 after" in calls.complaints
     assert calls.text("verify", tmp_path / "out").count("damages") > 0
 
 
@@ -90,7 +90,7 @@ def test_samples_that_got_another_key_are_counted(data: Path, calls: Calls, tmp_
         write_tar(tmp_path / "in" / f"{number}.tar", [{"__key__": b"same", "txt": b"%d" % number}])
     text = calls.text("repack", tmp_path / "in", tmp_path / "out")
     assert text.count("renamed") == 1
-    assert "note: 1 sample came right behind another of the same key" in calls.complaints
+    assert "note: 1 sample followed a sample with the same key" in calls.complaints
     assert calls.json("repack", tmp_path / "in", tmp_path / "out")["num_renamed"] == 1
     assert calls.json("repack", data, tmp_path / "of data")["num_renamed"] == 0
     assert "renamed" not in calls.text("repack", data, tmp_path / "of data")
@@ -110,7 +110,7 @@ def test_a_format_of_the_input_that_was_meant_for_the_output(calls: Calls, tmp_p
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n' * 9)
     calls.text("repack", tmp_path / "x.jsonl", tmp_path / "out", "--format", "mds", code=1)
     assert "not an MDS shard" in calls.complaints
-    assert "--format is that of the input; --to mds makes shards of that format" in calls.complaints
+    assert "--format is the format of the input; --to mds writes shards of that format" in calls.complaints
     assert "--to" not in calls.refused("repack", tmp_path / "none.jsonl", tmp_path / "out", "--format", "jsonl")
 
 

@@ -54,12 +54,12 @@ def test_steps_hold_what_a_run_gets(
         assert said["order"] == str(dataset.resolved)
         assert said["num_steps"] == last + 1
         for rank in range(world_size):
-            mine = [row for row in said["samples"] if row["rank"] == rank]
+            own = [row for row in said["samples"] if row["rank"] == rank]
             expected = dataset.batch_ids(step, epoch=epoch, rank=rank, world_size=world_size).tolist()
-            assert [row["sample"] for row in mine] == expected
-            assert [row["place"] for row in mine] == list(range(len(mine)))
+            assert [row["sample"] for row in own] == expected
+            assert [row["place"] for row in own] == list(range(len(own)))
             alone = calls.json("trace", data, "--step", step, "--rank", rank, *run)
-            assert alone["samples"] == mine
+            assert alone["samples"] == own
         once = [row for row in said["samples"] if not row["repeat"]]
         assert sorted(row["position"] for row in once) == list(range(said["first_position"], said["end_position"]))
         for row in said["samples"]:
@@ -167,7 +167,7 @@ def test_states_that_do_not_fit(data: Path, calls: Calls, tmp_path: Path) -> Non
     step = ["--step", 0, "--batch-size", 4]
     assert "belongs to dataset" in calls.refused("trace", data / "train-000001.tar", *step, "--state", path)
     assert "asks for another" in calls.refused("trace", data, *step, "--state", path, "--seed", 2)
-    assert "no state is given" in calls.refused("trace", data, *step, "--from-state")
+    assert "--state is not given" in calls.refused("trace", data, *step, "--from-state")
     assert "asks for epoch 1" in calls.refused("trace", data, *step, "--state", path, "--from-state", "--epoch", 1)
     assert "No such file" in calls.refused("trace", data, *step, "--state", tmp_path / "none.json")
     taken = saved(tmp_path / "taken.json", dataset.take(100))

@@ -132,8 +132,8 @@ def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeyp
         samples.append({"__key__": f"{number:04d}".encode(), "png": picture, "txt": words})
     write_tar(tmp_path / "data" / "pictures.tar", samples)
     page = tmp_path / "trace.html"
-    asked = ["trace", tmp_path / "data", "--step", 1, "--context", 1, "--batch-size", 4, "--html", page]
-    rows = calls.json(*asked)["samples"]
+    request = ["trace", tmp_path / "data", "--step", 1, "--context", 1, "--batch-size", 4, "--html", page]
+    rows = calls.json(*request)["samples"]
     text = page.read_text(encoding="utf-8")
     assert faults(text) == []
     reading = read(text)
@@ -147,7 +147,7 @@ def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeyp
         assert f"{row['shard']} [{row['first_byte']:,}, {row['end_byte']:,})" in shown
         assert row["seen"].keys() == {"1"}
     heads = [element.text for element in reading.elements if element.tag == "h2"]
-    assert heads == ["Step 0", "Step 1 (asked for)", "Step 2", "Where they come from"]
+    assert heads == ["Step 0", "Step 1 (requested)", "Step 2", "Where they come from"]
     assert len(text) < 100_000
 
 
@@ -178,7 +178,7 @@ def test_a_run_in_the_growing_order_is_traced_by_its_state(data: Path, calls: Ca
     index = growing.resolved.index
     for epoch, batches in enumerate(epochs):
         for step in (0, 7, len(batches) - 1):
-            found = calls.json("trace", data, "--step", step, "--epoch", epoch, "--state", path, "--batch-size", 8)
-            assert [row["sample"] for row in found["samples"]] == batches[step]
-            places = [index.place(row["sample"])[0] for row in found["samples"]]
-            assert [row["shard"] for row in found["samples"]] == places
+            result = calls.json("trace", data, "--step", step, "--epoch", epoch, "--state", path, "--batch-size", 8)
+            assert [row["sample"] for row in result["samples"]] == batches[step]
+            places = [index.place(row["sample"])[0] for row in result["samples"]]
+            assert [row["shard"] for row in result["samples"]] == places

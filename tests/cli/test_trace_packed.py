@@ -69,10 +69,10 @@ def test_a_state_tells_the_segments_of_each_step(home: Path, calls: Calls, sourc
     for step in (0, 2):
         rows = calls.json("trace", source, "--step", step, *run)["samples"]
         for rank in range(2):
-            mine = [row for row in rows if row["rank"] == rank]
-            told = ds.batch_segments(step, rank=rank, world_size=2)
-            for name, values in zip(("place", "segment", "sample", "first_token", "end_token"), told, strict=True):
-                assert [row[name] for row in mine] == values.tolist()
+            own = [row for row in rows if row["rank"] == rank]
+            record = ds.batch_segments(step, rank=rank, world_size=2)
+            for name, values in zip(("place", "segment", "sample", "first_token", "end_token"), record, strict=True):
+                assert [row[name] for row in own] == values.tolist()
     after = calls.json("trace", source, "--state", state, "--from-state", "--step", 0, "--batch-size", size)
     assert [row["sample"] for row in after["samples"]] == ds.batch_segments(3).ids.tolist()
     assert after["packing"].startswith("batch_by_length(" if "size" in how else "pack_sequences(length=48")
@@ -106,27 +106,27 @@ def test_documents_are_found_in_their_sequences(home: Path, calls: Calls, source
 
 def test_sequences_are_asked_for_without_a_state(home: Path, calls: Calls) -> None:
     ds = shoal.open("web").shuffle(seed=1).pack_sequences(48, strategy="first_fit").batch(2)
-    asked = ["--seed", 1, "--pack-sequences", 48, "--strategy", "first_fit", "--batch-size", 2]
-    rows = calls.json("trace", "web", "--step", 1, *asked)["samples"]
+    request = ["--seed", 1, "--pack-sequences", 48, "--strategy", "first_fit", "--batch-size", 2]
+    rows = calls.json("trace", "web", "--step", 1, *request)["samples"]
     assert [row["sample"] for row in rows] == ds.batch_ids(1).tolist()
-    assert "packing" in calls.text("trace", "web", "--step", 1, *asked)
-    contradiction = calls.refused("trace", "web", "--step", 1, *asked[2:], "--state", saved(ds, 1))
+    assert "packing" in calls.text("trace", "web", "--step", 1, *request)
+    contradiction = calls.refused("trace", "web", "--step", 1, *request[2:], "--state", saved(ds, 1))
     assert "--pack-sequences asks for another" in contradiction
 
 
 def test_states_that_cannot_be_traced_say_why(home: Path, calls: Calls) -> None:
     state = saved(dataset("web"), 2)
-    asked = ["--state", state, "--step", 0, "--batch-size", 2]
-    assert "no column 'size'" in calls.refused("trace", "web", *asked, "--lengths", "size")
+    request = ["--state", state, "--step", 0, "--batch-size", 2]
+    assert "no column 'size'" in calls.refused("trace", "web", *request, "--lengths", "size")
     streamed = dataset("web", lengths=None)
     state = saved(streamed, 2)
-    assert "pack_sequences(lengths=None)" in calls.refused("trace", "web", *asked)
+    assert "pack_sequences(lengths=None)" in calls.refused("trace", "web", *request)
     given = dataset("web").state_dict()
     given["order"] = {**given["order"], "packed": {**given["order"]["packed"], "lengths": "00"}}
     del given["check"]
     from_state = sealed(given)
     Path(state).write_text(json.dumps(from_state))
-    complaint = calls.refused("trace", "web", *asked)
+    complaint = calls.refused("trace", "web", *request)
     assert "had other lengths than the column 'num_tokens' says" in complaint
     assert "--lengths names the column" in complaint
 

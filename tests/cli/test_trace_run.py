@@ -97,15 +97,15 @@ def test_samples_that_never_come_are_told_in_words(name: str, calls: Calls, tmp_
     exec(MODULE, scope)
     run, all_ids = scope[name](), ",".join(map(str, range(246)))
     come = {sample for step in range(len(run)) for sample in run.batch_ids(step).tolist()}
-    asked = ["trace", "--run", f"traced_training:{name}", "--sample", all_ids]
-    rows = calls.json(*asked)["samples"]
+    request = ["trace", "--run", f"traced_training:{name}", "--sample", all_ids]
+    rows = calls.json(*request)["samples"]
     never = [row for row in rows if row["step"] is None]
     assert {row["sample"] for row in never} == set(range(246)) - come
     assert never
     assert {(row["position"], row["note"]) for row in never} == {(None, "does not come in epoch 0")}
     assert all("note" not in row for row in rows if row["step"] is not None)
     page = tmp_path / "trace.html"
-    text = calls.text(*asked, "--html", page)
+    text = calls.text(*request, "--html", page)
     line = next(line for line in text.splitlines() if "does not come" in line)
     assert line.split()[:5] == [str(never[0]["sample"]), "-", "-", "-", "-"]
     assert " -1 " not in text
@@ -147,7 +147,7 @@ def test_a_run_that_packs_is_traced_by_its_documents(calls: Calls) -> None:
 @pytest.mark.parametrize(("name", "field"), [("refilled", "__id__"), ("as_they_come", "document_ids")])
 def test_a_run_that_fills_batches_says_how_to_see_what_is_in_them(name: str, field: str, calls: Calls) -> None:
     said = calls.refused("trace", "--run", f"traced_training:{name}", "--step", 3)
-    assert "reading alone tells what is in them" in said
+    assert "only reading shows their samples" in said
     assert f"with_ids() before it adds the sample ids to each batch, as the field '{field}'" in said
 
 
@@ -155,7 +155,7 @@ def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[s
     step = ["--step", 0]
     assert "takes SOURCE or --run MODULE:NAME; got neither" in calls.refused("trace", *step, "--batch-size", 4)
     assert "got both" in calls.refused("trace", "data", *step, "--run", "traced_training:part")
-    assert "no size of a batch" in calls.refused("trace", "data", *step)
+    assert "the size of a batch is not given" in calls.refused("trace", "data", *step)
     assert calls.json("trace", *step, "--run", "traced_training:made")["num_steps"] == 21
     for wrong, said in [
         ("traced_training:number", "int, and no dataset"),

@@ -59,18 +59,18 @@ def test_damage_by_shard_byte_and_key(data: Path, calls: Calls) -> None:
     text = calls.text("verify", data, code=1)
     line = "checksum: the bytes differ from the indexed bytes, by their checksum; sample 50 (0050)"
     assert f"train-000001.tar, byte 0: {line}" in text
-    found = json.loads(calls.text("verify", data, "--json", code=1))
-    (one,) = found["damages"]
+    result = json.loads(calls.text("verify", data, "--json", code=1))
+    (one,) = result["damages"]
     assert (one["shard"], one["first_byte"], one["samples"], one["keys"]) == ("train-000001.tar", 0, [50], ["0050"])
-    assert (found["num_damaged_samples"], found["index_is_wrong"]) == (1, False)
+    assert (result["num_damaged_samples"], result["index_is_wrong"]) == (1, False)
     assert "shards are damaged too" in calls.refused("verify", data, "--repair-index")
 
 
 def test_a_wrong_index_is_repaired(data: Path, calls: Calls) -> None:
     calls.text("index", data, "--checksum")
     (data / "train-000000.tar").rename(data / "train-000007.tar")
-    found = json.loads(calls.text("verify", data, "--json", code=1))
-    assert {(d["kind"], d["shard"]) for d in found["damages"]} == {
+    result = json.loads(calls.text("verify", data, "--json", code=1))
+    assert {(d["kind"], d["shard"]) for d in result["damages"]} == {
         ("missing", "train-000000.tar"),
         ("unknown", "train-000007.tar"),
     }
@@ -92,8 +92,8 @@ def test_a_label_that_changed_is_noticed_and_not_repaired_away(data: Path, calls
     damage(Path(path), whole.index(labels.tobytes()) + 80)
     with pytest.raises(IndexFileError, match="have the CRC-32"):
         shoal.open(data, index=path)
-    found = json.loads(calls.text("verify", data, "--json", code=1))
-    assert [d["kind"] for d in found["damages"]] == ["index"]
+    result = json.loads(calls.text("verify", data, "--json", code=1))
+    assert [d["kind"] for d in result["damages"]] == ["index"]
     said = calls.refused("verify", data, "--repair-index")
     assert "it has the columns label, and it is unknown which of their values are right" in said
     save_index(replace(index, columns={RECORD_CRCS: labels.astype(np.uint32)}), path, store=store)
@@ -142,7 +142,7 @@ def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path
     ds = shoal.open(data).take(50).batch(10)
     list(ds)
     (tmp_path / "some.json").write_text(json.dumps(ds.certificate()))
-    assert "only its own script knows which" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
+    assert "only its script knows the choice" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
     (tmp_path / "none.json").write_text("[")
     assert "not a certificate" in calls.refused("verify", data, "--certificate", tmp_path / "none.json")
     calls.text("index", data, "--checksum")

@@ -322,7 +322,7 @@ def test_a_result_is_json_and_words() -> None:
 
 @pytest.mark.parametrize("structured", [False, True])
 def test_long_epochs_are_looked_at_in_spans(structured: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(epoch_tests, "_LOOKED_AT", 1 << 14)
+    monkeypatch.setattr(epoch_tests, "_MOST_TESTED", 1 << 14)
     ids = shuffled(1 << 17) if not structured else Block(chunks=4).bind([64] * 2048, seed=1).ids(0, 1 << 17)
     np.save(tmp_path / "ids.npy", ids)
     result = audit(np.load(tmp_path / "ids.npy", mmap_mode="r"), labels=np.arange(1 << 17) // 1000)

@@ -26,8 +26,8 @@ def test_held_samples_are_those_read_and_not_delivered(data: st.DataObject, size
         read |= set(range(int(starts[chunk]), int(starts[chunk + 1]) if whole else each + 1))
         expected.append(len(read - gone))
         gone.add(each)
-    found = held_samples(np.array(ids, dtype=np.int64), np.array(sizes), whole=whole)
-    assert found.tolist() == expected
+    result = held_samples(np.array(ids, dtype=np.int64), np.array(sizes), whole=whole)
+    assert result.tolist() == expected
 
 
 def test_the_window_holds_no_more_and_mixes_better() -> None:
@@ -45,10 +45,10 @@ def test_storage_order_holds_one_sample() -> None:
 
 
 def test_the_budget_is_that_of_the_order_that_holds_most() -> None:
-    found = compare_with_window([Buffer(samples=20), Block(chunks=3)], shard_samples=[100] * 30, batch=16)
-    assert found[0].most_held == 20
-    assert 290 < found[1].most_held <= 300
-    assert 150 < found[2].most_held <= 300
+    result = compare_with_window([Buffer(samples=20), Block(chunks=3)], shard_samples=[100] * 30, batch=16)
+    assert result[0].most_held == 20
+    assert 290 < result[1].most_held <= 300
+    assert 150 < result[2].most_held <= 300
 
 
 @pytest.mark.parametrize("shards", [[], [10], [1 << 27, 1]])

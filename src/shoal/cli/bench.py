@@ -1,4 +1,4 @@
-"""The `shoal bench` command: streams for a while, and shows the throughput and the bottleneck."""
+"""The `shoal bench` command: stream for a while, and show the throughput and the bottleneck."""
 
 from __future__ import annotations
 
@@ -31,33 +31,31 @@ _DEFAULT_SECONDS = 10.0
 _ADVICE = {
     "storage": "the storage: larger chunks make larger reads; a larger window reads further ahead",
     "stages": "the stages (opening records, decoding, making batches): more ranks or worker processes",
-    "consumer": "this program itself; a stream that is this fast is no bottleneck",
+    "consumer": "this program itself; such a fast stream is no bottleneck",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Nothing is done with the batches, so this is the most that a training step can get. Run it twice: the second "
-        "time, local files come from memory if they fit."
+        "The batches are not used, so this is the most that a training step can get. Run it twice: the second time, "
+        "local files come from memory if they fit."
     )
     add_source_arguments(parser)
-    until = parser.add_argument_group("how long", "until the first of these, or the end of the epoch")
+    until = parser.add_argument_group("duration", "until the first of these, or the end of the epoch")
     until.add_argument("--seconds", type=_seconds, metavar="S", help="stop after S seconds (default: 10)")
     until.add_argument("--stop-after", type=at_least_one, metavar="N", help="stop after N samples")
-    parser.add_argument(
-        "--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a batch (default: 64)"
-    )
+    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="batch size (default: 64)")
     parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="rank to stream as (default: 0)")
     parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="number of ranks (default: 1)")
     add_decode_argument(parser)
     add_skip_argument(parser)
-    add_order_arguments(parser, default="without any of these, that of shuffle()")
+    add_order_arguments(parser, default="default: shuffle()")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Stream, compare with plain reads where that costs nothing but time, and show the result."""
+    """Stream, compare with plain reads of a store that reads ahead, and show the result."""
     dataset = requested_dataset(arguments).partition(rank=arguments.rank, world_size=arguments.world_size)
     stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True, on_error=arguments.on_error)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _streamed(stream: Dataset, *, most_seconds: float | None, most_samples: int | None) -> str:
-    """Stream until the limit, and return what ended it: "samples", "time" or "epoch"."""
+    """Stream until a limit, and return its name: "samples", "time" or "epoch"."""
     began, num_batches, batch_size = time.monotonic(), 0, 0
     with iter(stream) as batches:
         for batch in batches:
@@ -97,7 +95,7 @@ def _streamed(stream: Dataset, *, most_seconds: float | None, most_samples: int 
 
 
 def _for_people(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the record that matter to people, one per line."""
+    """Return the main values of the record as text."""
     count, size = format_count, format_bytes
     shown: dict[str, Any] = {name: record[name] for name in ("order", "num_samples", "elapsed_seconds")}
     shown["delivered"] = f"{count(record['samples_per_second'])} samples/s"
@@ -127,7 +125,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"a positive number of seconds is wanted here, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a positive number of seconds is needed, not {text!r}")
     return number
 
 
@@ -137,16 +135,16 @@ _READS_AT_ONCE = 256
 def plain_bytes_per_second(
     opened: Opened, resolved: ResolvedOrder, partition: Partition, *, rank: int, num_steps: int, most_seconds: float
 ) -> float:
-    """Measure the bytes per second at which the units for a rank's first steps of epoch 0 can be read in sequence.
+    """Measure the bytes per second of plain reads of the units of a rank's first steps of epoch 0.
 
-    Each unit is read once, in the order of its first use, by one thread, until ``most_seconds`` are over.
+    One thread reads each unit once, in the order of first use, for at most ``most_seconds``.
     """
     share = partition.share(resolved.epoch(0), rank, 0, num_steps)
     units = resolved.units_of(share.ids, share.chunks)
-    wanted = first_uses(units, np.zeros(0, dtype=np.int64))
+    first = first_uses(units, np.zeros(0, dtype=np.int64))
     num_bytes, began = 0, time.perf_counter()
-    for first in range(0, len(wanted), _READS_AT_ONCE):
-        for read in resolved.units.reads(wanted[first : first + _READS_AT_ONCE]):
+    for start in range(0, len(first), _READS_AT_ONCE):
+        for read in resolved.units.reads(first[start : start + _READS_AT_ONCE]):
             num_bytes += len(opened.store.read_range(opened.paths[read.shard], read.first_byte, read.end_byte))
         if time.perf_counter() - began > most_seconds:
             break

@@ -1,4 +1,4 @@
-"""The `shoal cache` command: shows or removes what this machine keeps of datasets."""
+"""The `shoal cache` command: show or remove the caches of this machine."""
 
 from __future__ import annotations
 
@@ -25,23 +25,19 @@ _EXIT_REFUSED = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Without a DIRECTORY: the indexes that were made on this machine, and every chunk cache of this user. All that "
-        "is removed can be made again, and running processes are not disturbed."
+        "Without a DIRECTORY: the indexes that this machine built, and every chunk cache of this user. Everything "
+        "that is removed can be built again, and running processes are not disturbed."
     )
-    text = "a chunk cache, as in shoal.open(cache=DIRECTORY)"
-    parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help=text)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--clear", action="store_true", help="remove everything")
-    text = "remove what no process has used for --days, and what killed processes left"
-    what.add_argument("--prune", action="store_true", help=text)
-    parser.add_argument(
-        "--days", type=at_least_zero, default=30, metavar="N", help="days unused, for --prune (default: 30)"
-    )
+    parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help="chunk cache of shoal.open(cache=DIRECTORY)")
+    removal = parser.add_mutually_exclusive_group()
+    removal.add_argument("--clear", action="store_true", help="remove everything")
+    removal.add_argument("--prune", action="store_true", help="remove files unused for --days, or of killed processes")
+    parser.add_argument("--days", type=at_least_zero, default=30, metavar="N", help="days for --prune (default: 30)")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the caches, or remove them and show what was removed."""
+    """Show the caches, or remove them and show the removed entries."""
     known = not arguments.directory
     directories = recorded_chunk_caches() if known else arguments.directory
     if arguments.clear or arguments.prune:
@@ -61,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_each(directories: list[str], known: bool, query: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
-    """Apply ``query`` to each directory; a failure in one that was not named does not hide the others."""
+    """Apply ``query`` to each directory; an error in an unnamed directory does not hide the others."""
     rows, is_whole = [], True
     for directory in directories:
         try:

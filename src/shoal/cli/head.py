@@ -1,4 +1,4 @@
-"""The `shoal head` command: shows the first samples of a dataset or of an order in readable form."""
+"""The `shoal head` command: show the first samples of a dataset or of an order."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_source_arguments(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="how many samples (default: 5)")
+    which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="number of samples (default: 5)")
     which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="samples with these ids instead")
     add_decode_argument(parser)
     add_skip_argument(parser)
-    add_order_arguments(parser, default="without any of these, samples come in storage order")
+    add_order_arguments(parser, default="default: storage order")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (default: 0)")
-    add_json_argument(parser, 'print one JSON object a line, with {"base64": ...} for what is not text')
+    add_json_argument(parser, 'print one JSON object a line, with {"base64": ...} for binary data')
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show samples, each as soon as it is read."""
+    """Show each sample as soon as it is read."""
     options = given_order_options(arguments) + (["--epoch"] if arguments.epoch is not None else [])
     if arguments.ids is not None and options:
-        msg = f"{options[0]} chooses an order, and --ids names samples, which are the same in any order"
+        msg = f"{options[0]} chooses an order, and --ids names samples of any order"
         raise UsageError(msg, hint="leave out one of them")
     ids = arguments.ids
     num_first = arguments.n if ids is None and not options else None
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         num_shown += 1
         shard, first_byte, end_byte = index.place(sample_id)
-        where = {
+        location = {
             "id": sample_id,
             "key": sample.pop(_KEY, None),
             "shard": shard,
@@ -76,11 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
             "end_byte": end_byte,
         }
         if arguments.json:
-            output.emit(json_value({**where, "fields": sample}), as_json=True)
+            output.emit(json_value({**location, "fields": sample}), as_json=True)
         else:
-            key = "" if where["key"] is None else f"  {printable(str(where['key']))}"
-            bounds = f"{printable(where['shard'])} [{where['first_byte']}, {where['end_byte']})"
-            heading = f"{where['id']}{key}  in {bounds}"
+            key = "" if location["key"] is None else f"  {printable(str(location['key']))}"
+            heading = f"{sample_id}{key}  in {printable(shard)} [{first_byte}, {end_byte})"
             output.say("\n" * (num_shown > 1) + "\n".join([heading, *_field_lines(sample)]))
     return 0
 
@@ -89,12 +88,12 @@ def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
     try:
         return dict(dataset[sample_id])
     except ShardError as error:
-        if error.__cause__ is not None:  # from a decoder
+        if error.__cause__ is not None:  # the error of a decoder
             error.hint = _AS_BYTES
         raise
     except ShoalError:
         raise
-    except Exception as error:  # a decoder may raise anything
+    except Exception as error:  # decoders raise any type
         cause = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
         raise UsageError(f"sample {sample_id} cannot be decoded: {printable(cause)}", hint=_AS_BYTES) from error
 
@@ -105,8 +104,8 @@ def _field_lines(fields: Mapping[str, Any]) -> Sequence[str]:
     name_width = max(map(len, names), default=0)
     size_width = max(map(len, sizes), default=0)
     columns = max(_LEAST_PREVIEW_COLUMNS, shutil.get_terminal_size().columns - name_width - size_width - 7)
-    shown = [preview(str(name), value, columns=columns) for name, value in fields.items()]
+    texts = [preview(str(name), value, columns=columns) for name, value in fields.items()]
     return [
         f"  {name:<{name_width}}  {size:>{size_width}}  {text}".rstrip()
-        for name, size, text in zip(names, sizes, shown, strict=True)
+        for name, size, text in zip(names, sizes, texts, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The `shoal info` command: shows the content of a dataset, the origin of its index, and a shuffle of it."""
+"""The `shoal info` command: show the content of a dataset, its index, and its shuffle."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from shoal.stream.choosing.index_columns import column_names, column_of, words_o
 from shoal.stream.quality.shuffle_quality import variance_ratio_bound, warning_about
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
-_EXACT_SAMPLES = 10**7  # beyond this, quantiles come from about a million evenly spaced samples
+_EXACT_SAMPLES = 10**7  # above, quantiles come from about a million evenly spaced samples
 _GLOBAL_BATCHES = (256, 1024, 4096)
-_SHOWN_TEXTS = 10  # shown texts of a column
+_SHOWN_TEXTS = 10  # of a column
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "The variance ratio says how much more the means of global batches may vary than in a perfect shuffle, which "
-        "has 1. The bound is reached if all samples of a chunk are alike."
+        "The variance ratio says how much more the means of global batches may vary than in a perfect shuffle (1). "
+        "The bound is reached if all samples of a chunk are alike."
     )
     add_source_arguments(parser)
-    add_order_arguments(parser, default="without any of these, what shuffle() would do is shown")
+    add_order_arguments(parser, default="default: shuffle()")
     text = f"samples of a global batch (default: {', '.join(map(str, _GLOBAL_BATCHES))})"
     parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=text)
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the dataset, its index and the order."""
+    """Show the dataset, its index and its order."""
     request = requested_order(arguments)
     opened, index_was_made = open_requested(arguments)
     origin = _origin(opened, index_was_made=index_was_made, is_given=arguments.index is not None)
@@ -68,31 +68,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(record: Mapping[str, Any]) -> None:
-    """Print the record for people: the dataset, its index and the order, without values that are as expected."""
+    """Print the dataset, its index and its order, without expected values."""
     facts = dict(record)
-    fields = facts.pop("fields")
-    if fields is not None:
-        facts["fields"] = _fields_text(SampleFields(**fields))
+    if (fields := facts.pop("fields")) is not None:
+        fields = SampleFields(**fields)
+        facts["fields"] = field_counts_text(fields)
+        if fields.num_without_usual:
+            usual = " or ".join(map(printable, fields.usual))
+            facts["fields"] += f"; {lacking(fields.num_without_usual, 'sample')} {usual}: {without_usual_text(fields)}"
     index, order = dict(facts.pop("index")), facts.pop("order", None)
     for name in ("shard_bytes", "sample_bytes"):
         facts[f"{name.removesuffix('_bytes')} size"] = _sizes_text(facts.pop(name))
     output.emit(output.without_usual(facts, not_indexed={}))
     output.say()
-    about = {"index": index.pop("path"), **index, "extent size": _sizes_text(index["extent_bytes"])}
-    about |= {"columns": _columns_text(index["columns"]), "extent_bytes": None}
-    output.emit(output.without_usual(about, num_resized_shards=0, num_touched_shards=0, sample_sizes=True))
+    index = {"index": index.pop("path"), **index, "extent size": _sizes_text(index["extent_bytes"])}
+    index |= {"columns": _columns_text(index["columns"]), "extent_bytes": None}
+    output.emit(output.without_usual(index, num_resized_shards=0, num_touched_shards=0, sample_sizes=True))
     if order is not None:
         output.say()
         _show_order(order)
-
-
-def _fields_text(fields: SampleFields) -> str:
-    """Return how many samples have each field, and the samples that lack usual fields, in one line."""
-    text = field_counts_text(fields)
-    if fields.num_without_usual:
-        usual = " or ".join(map(printable, fields.usual))
-        text += f"; {lacking(fields.num_without_usual, 'sample')} {usual}: {without_usual_text(fields)}"
-    return text
 
 
 def _show_order(order: Mapping[str, Any]) -> None:
@@ -118,7 +112,7 @@ def _show_order(order: Mapping[str, Any]) -> None:
 
 
 def _sizes_text(sizes: Mapping[str, float]) -> str:
-    """Return sizes as people compare them: the smallest and largest, then what lies between."""
+    """Return the smallest and largest size, then the others."""
     texts = {name.removesuffix("_bytes"): format_bytes(value) for name, value in sizes.items()}
     least, most = texts.pop("min", None), texts.pop("max", None)
     if least is not None and sizes["min_bytes"] == sizes["max_bytes"]:
@@ -131,8 +125,8 @@ def _dataset(opened: Opened) -> dict[str, Any]:
     samples: dict[str, Any] = {"mean_bytes": float(own_bytes(index).sum()) / max(1, index.num_samples)}
     if index.sample_bytes is not None and index.num_samples:
         sizes: NDArray[Any] = index.sample_bytes
-        few = sizes if len(sizes) <= _EXACT_SAMPLES else sizes[:: len(sizes) // 10**6]
-        quantiles = np.quantile(few, list(_QUANTILES.values()), method="inverted_cdf").tolist()
+        chosen = sizes if len(sizes) <= _EXACT_SAMPLES else sizes[:: len(sizes) // 10**6]
+        quantiles = np.quantile(chosen, list(_QUANTILES.values()), method="inverted_cdf").tolist()
         samples = _ends(sizes) | {name: int(value) for name, value in zip(_QUANTILES, quantiles, strict=True)}
     return {
         "format": index.format,
@@ -161,7 +155,7 @@ def _index(opened: Opened, origin: str) -> dict[str, Any]:
         "extent_bytes": _ends(index.extent_end_byte - index.extent_first_byte),
         "sample_sizes": index.sample_bytes is not None,
         "checksums": index.extent_checksum is not None,
-        # Another size means another shard; another time or etag is usually a copy, which is checked before use.
+        # Another size means another shard; another time or etag is usually a copy, and is checked before use.
         "num_resized_shards": len(resized),
         "num_touched_shards": len(changed) - len(resized),
         "columns": _columns(index),
@@ -170,20 +164,20 @@ def _index(opened: Opened, origin: str) -> dict[str, Any]:
 
 
 def _columns(index: Index) -> dict[str, Any]:
-    """Return the type of each column that `select` can query, some of its texts, and where it was read."""
-    found: dict[str, Any] = {}
+    """Return the type, some texts, and the origin of each column that `select` can query."""
+    columns: dict[str, Any] = {}
     for name in column_names(index):
         words = words_of_column(index, name)
         texts = {} if words is None else {"num_texts": len(words), "texts": list(words[:_SHOWN_TEXTS])}
         read_from = index.metadata.get(COLUMN_SOURCES, {}).get(name, {})
         source = {fact: read_from[fact] for fact in ("path", "num_missing", "missing") if fact in read_from}
-        found[name] = {"type": str(column_of(index, name).dtype), **texts, **source}
-    return found
+        columns[name] = {"type": str(column_of(index, name).dtype), **texts, **source}
+    return columns
 
 
 def _columns_text(columns: Mapping[str, Any]) -> str | None:
     """Return the columns as one line; None if there are none."""
-    shown = []
+    parts = []
     for name, about in columns.items():
         texts = ""
         if "texts" in about:
@@ -193,8 +187,8 @@ def _columns_text(columns: Mapping[str, Any]) -> str | None:
             texts += f", from {printable(about['path'])}"
         if "num_missing" in about:
             texts += f", {about['num_missing']:,} missing as {printable(str(about['missing']))}"
-        shown.append(f"{printable(name)} ({about['type']}{texts})")
-    return "; ".join(shown) or None
+        parts.append(f"{printable(name)} ({about['type']}{texts})")
+    return "; ".join(parts) or None
 
 
 def _origin(opened: Opened, *, index_was_made: bool, is_given: bool) -> str:
@@ -238,7 +232,7 @@ def _order(resolved: ResolvedOrder, batches: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _ends(sizes: NDArray[Any]) -> dict[str, float]:
-    """Return the smallest, mean and largest of some sizes in bytes."""
+    """Return the smallest, mean and largest size in bytes."""
     if not len(sizes):
         return {}
     return {"min_bytes": int(sizes.min()), "mean_bytes": float(sizes.mean()), "max_bytes": int(sizes.max())}

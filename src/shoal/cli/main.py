@@ -1,7 +1,6 @@
-"""The command `shoal`: finds the verb, runs it, and turns errors into messages and exit codes.
+"""The command `shoal`: find the verb, run it, and turn errors into messages and exit codes.
 
-Exit codes: 0 done; 1 damage found (reported by the verb, or a shard does not hold what it should); 2 the request
-cannot be carried out; 130 interrupted; 141 the reader of our output went away.
+Exit codes: 0 done; 1 damaged shards; 2 the request is impossible; 130 interrupted; 141 the reader of the output closed.
 """
 
 from __future__ import annotations
@@ -27,61 +26,61 @@ _EXIT_INTERRUPTED = 128 + 2
 _EXIT_BROKEN_PIPE = 128 + 13
 
 
-_OF_PACKAGES = "shoal.commands"
+_COMMANDS = "shoal.commands"  # entry points of packages that bring a verb
 _MEMBERS = ("add_arguments", "run")
 
 
 class Verb(NamedTuple):
-    """A verb, described without importing it: the name of its module and its line in ``shoal --help``.
+    """The module of a verb, and its line in ``shoal --help``.
 
-    The module has ``add_arguments(parser)``, and ``run(arguments)``, which returns the exit code; "" if an installed
-    package brings it.
+    The module has ``add_arguments(parser)``, and ``run(arguments)``, which returns the exit code. It is "" if an
+    installed package brings the verb.
     """
 
     module: str
     summary: str
 
     def imported(self, name: str) -> Any:
-        """Import the module; raises `UsageError` if a package brings it and it cannot be used."""
+        """Import the module; raise `UsageError` if the module of a package is broken."""
         if self.module:
             return importlib.import_module(self.module)
-        module = loaded_entry(_OF_PACKAGES, name)
-        if missing := [each for each in _MEMBERS if not hasattr(module, each)]:
-            raise broken(_OF_PACKAGES, name, f"it has no {', '.join(missing)}")
+        module = loaded_entry(_COMMANDS, name)
+        if missing := [member for member in _MEMBERS if not hasattr(module, member)]:
+            raise broken(_COMMANDS, name, f"it has no {', '.join(missing)}")
         return module
 
 
-# A table and not a search of the folder: `shoal --help` must not import what a verb needs.
+# A table, because `shoal --help` must not import the modules of the verbs.
 VERBS: Mapping[str, Verb] = {
-    "demo": Verb("shoal.cli.demo.demo", "shuffle real files, measure and draw the mixing, stop and resume elsewhere"),
-    "pack": Verb("shoal.cli.pack", "pack many files, or rows, into shards with their index"),
-    "index": Verb("shoal.cli.index", "find every sample of some shards, and record where it is"),
-    "repack": Verb("shoal.cli.repack", "convert shards to another format or size, or mix them once"),
-    "verify": Verb("shoal.cli.verify", "check shards against their index, and list all damage"),
-    "info": Verb("shoal.cli.info", "show what a dataset holds, and how a shuffle of it would be"),
-    "head": Verb("shoal.cli.head", "show the first samples, or some samples by id"),
-    "trace": Verb("shoal.cli.trace.trace", "show which samples are in a step, and in which step a sample is"),
-    "audit": Verb("shoal.cli.audit.audit", "grade a shuffle: of shoal, or of any loader by the ids it emits"),
-    "mix": Verb("shoal.cli.mix", "show what a mixture file gives: counts, repeats, ends, and a picture of the run"),
-    "plan": Verb("shoal.cli.plan.plan", "plan what a cluster should read at a time, how well that mixes, and its cost"),
-    "bench": Verb("shoal.cli.bench", "stream for a while, and show how fast that is and what limits it"),
-    "cache": Verb("shoal.cli.cache", "show or remove what this machine keeps of datasets"),
+    "demo": Verb("shoal.cli.demo.demo", "shuffle real files, measure and draw the mixing, stop and resume"),
+    "pack": Verb("shoal.cli.shards.pack", "pack files, rows or tokens into shards with their index"),
+    "index": Verb("shoal.cli.shards.index", "find every sample of shards, and record its position"),
+    "repack": Verb("shoal.cli.shards.repack", "convert shards to another format or size, or mix them once"),
+    "verify": Verb("shoal.cli.shards.verify", "check shards against their index, and list all damage"),
+    "info": Verb("shoal.cli.info", "show the content of a dataset, and its shuffle"),
+    "head": Verb("shoal.cli.head", "show the first samples, or samples by id"),
+    "trace": Verb("shoal.cli.trace.trace", "show the samples of a step, or the step of a sample"),
+    "audit": Verb("shoal.cli.audit", "grade the shuffle of a dataset, or of any loader by its ids"),
+    "mix": Verb("shoal.cli.mix", "show counts, repeats and ends of a mixture, and draw its run"),
+    "plan": Verb("shoal.cli.plan.plan", "plan the chunks and window of a cluster, its mixing and cost"),
+    "bench": Verb("shoal.cli.bench", "measure the speed of a stream, and find its bottleneck"),
+    "cache": Verb("shoal.cli.cache", "show or remove the caches of this machine"),
 }
 
 
 def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None = None) -> int:
-    """Run the command line ``argv`` (default: that of the process) and return the exit code.
+    """Run the command line ``argv`` (default: ``sys.argv``) and return the exit code.
 
-    Only the module of the requested verb is imported.
+    Imports only the module of the requested verb.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(AttributeError):  # a stream that cannot encode a character shows its code
+    with contextlib.suppress(AttributeError):  # show the code of a character that stdout cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    options: set[str] = set()  # of the verb, once it is known
+    options: set[str] = set()  # options of the verb, once known
     with _warnings_as_messages(options):
         try:
             code = _run(words, VERBS if verbs is None else verbs, options)
-            # Now, and not when Python exits, where a reader that went away could no longer be handled.
+            # Flush now: at the exit of Python, a closed reader can no longer be handled.
             output.flush()
         except BrokenPipeError:
             _discard_output()
@@ -90,10 +89,10 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             output.complain("interrupted")
             return _EXIT_INTERRUPTED
         except ShoalError as error:
-            output.complain(f"error: {_in_shell(error, options)}")
+            output.complain(f"error: {_error_text(error, options)}")
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
-            # A file that the user named; any other OSError is a bug of ours and keeps its traceback.
+            # An error without a file name is a bug, and keeps its traceback.
             if error.filename is not None:
                 output.complain(f"error: {error.filename}: {error.strerror}")
             elif _working_directory_exists():
@@ -104,8 +103,8 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
     return code
 
 
-def _in_shell(error: ShoalError, options: set[str]) -> str:
-    """Return an error whose hint names the options of the verb; messages may quote what is stored, and stay."""
+def _error_text(error: ShoalError, options: set[str]) -> str:
+    """Return an error with the options of the verb in its hint; a message may quote stored text, and stays."""
     hint = in_shell(error.hint, options)
     message = in_shell(error.message, options) if isinstance(error, UsageError) else error.message
     return f"{message}\n  hint: {hint}" if hint else message
@@ -118,22 +117,22 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(metavar="VERB", title="verbs", dest="verb")
-    asked = next((word for word in words if not word.startswith("-")), None)
+    requested = next((word for word in words if not word.startswith("-")), None)
     modules: dict[str, Any] = {}
-    if asked not in verbs:
-        of_packages = {name: Verb("", f"a verb of {package_of(_OF_PACKAGES, name)}") for name in names(_OF_PACKAGES)}
-        verbs = {**of_packages, **verbs}
+    if requested not in verbs:
+        others = {name: Verb("", f"a verb of {package_of(_COMMANDS, name)}") for name in names(_COMMANDS)}
+        verbs = {**others, **verbs}
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(name, help=verb.summary, description=verb.summary)
-        if name == asked:
+        if name == requested:
             modules[name] = verb.imported(name)
             modules[name].add_arguments(subparser)
             options |= subparser.options
-    if asked in modules:
-        subparsers.choices[asked].refuse_unknown_options(words[words.index(asked) + 1 :])
-    # A page shows how it was made.
+    if requested in modules:
+        subparsers.choices[requested].refuse_unknown_options(words[words.index(requested) + 1 :])
+    # A page shows the command.
     arguments, unknown = parser.parse_known_args(words, argparse.Namespace(words=words))
-    if unknown:  # parse_args() would show the usage of `shoal`, and not that of the verb
+    if unknown:  # parse_args() would show the usage of `shoal` instead of the verb
         (subparsers.choices.get(arguments.verb) or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if arguments.verb is None:
         parser.print_help()
@@ -143,7 +142,7 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of argparse with suggestions for verbs, options and values (built in from Python 3.14 on)."""
+    """A parser that suggests verbs, options and values; argparse does so from Python 3.14 on."""
 
     @property
     def options(self) -> set[str]:
@@ -151,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
         return {option for option in self._option_string_actions if option.startswith("--")}
 
     def refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """End the program if a word is not an option, before argparse complains about one that is missing instead."""
+        """End the program at an unknown option, before argparse complains about a missing one."""
         known = self.options
         for word in words:
             name = word.partition("=")[0]
@@ -168,13 +167,13 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
-def _suggestion(given: object, known: Iterable[object]) -> str:
-    question = did_you_mean(given, known).rstrip()
+def _suggestion(word: object, known: Iterable[object]) -> str:
+    question = did_you_mean(word, known).rstrip()
     return f"; {question}" if question else ""
 
 
 class _PrintVersion(argparse.Action):
-    """The action for ``--version``, which reads the version only on request: argparse's own needs it beforehand."""
+    """The action of ``--version``: reads the version on request, unlike the action of argparse."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version  # noqa: PLC0415  # slower than the rest of `shoal --help`
@@ -185,7 +184,7 @@ class _PrintVersion(argparse.Action):
 
 @contextlib.contextmanager
 def _warnings_as_messages(options: set[str]) -> Iterator[None]:
-    """Show warnings as one line for people, without their location in our source, with the options of the verb."""
+    """Print warnings as one line, with the options of the verb, without a source location."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         output.complain(f"warning: {in_shell(str(message), options)}")
@@ -197,18 +196,17 @@ def _warnings_as_messages(options: set[str]) -> Iterator[None]:
 
 def _working_directory_exists() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109  # the result is not used
+        return bool(os.getcwd())  # noqa: PTH109  # pathlib raises the same error
     except FileNotFoundError:
         return False
-    return True
 
 
 def _discard_output() -> None:
-    """Discard what is still buffered for stdout, or Python would complain about it at exit."""
+    """Discard the buffer of stdout, or Python would complain about it at exit."""
     with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 if __name__ == "__main__":

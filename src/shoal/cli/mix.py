@@ -1,4 +1,4 @@
-"""The `shoal mix` command: shows what a mixture file gives: counts, repeats, ends, and its composition over the run."""
+"""The `shoal mix` command: show counts, repeats, ends and the composition of a mixture over a run."""
 
 from __future__ import annotations
 
@@ -19,44 +19,42 @@ from shoal.cli.options.stream_options import add_order_arguments, shuffled_mixtu
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.run_lengths import RunLengths
-from shoal.tools.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
+from shoal.tools.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture
 
-_MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of one
+_MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of a part
 _SHOWN_BATCHES = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "FILE names sources and how much of each comes (docs/mixture-files.md). Indexes are read, and built if there "
-        "are none; samples are not read. Visits are samples of a source in the run, divided by its size."
+        "FILE names sources and their weights (docs/mixture-files.md). Indexes are read, or built if there are none; "
+        "samples are not read. Visits are samples of a source in the run, divided by its size."
     )
-    parser.add_argument("source", metavar="FILE", nargs=1, help="mixture file, or metadataset of Energon, or streams")
-    parser.add_argument("--split", metavar="NAME", action="append", help="split of a metadataset, or of the sources")
+    parser.add_argument("source", metavar="FILE", nargs=1, help="mixture file, metadataset of Energon, or streams")
+    parser.add_argument("--split", metavar="NAME", action="append", help="split of a metadataset or of the sources")
     add_store_arguments(parser)
-    text = "samples (or sequences) of a batch over all ranks: the unit of steps, and the batch of the VR"
+    text = "samples (or sequences) of a batch over all ranks, for steps and VR"
     parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=text)
-    text = "count steps of sequences of LENGTH tokens, of a mixture by tokens, as pack_sequences makes them"
+    text = "count steps of sequences of LENGTH tokens, in a mixture by tokens"
     parser.add_argument("--pack-sequences", type=at_least_one, metavar="LENGTH", help=text)
     length = parser.add_mutually_exclusive_group()
-    text = "length of the run in epochs (default: 1; without epochs, until every source has come once)"
+    text = "length of the run in epochs (default: 1; without epochs, until every source is exhausted)"
     length.add_argument("--epochs", type=at_least_one, metavar="E", help=text)
-    length.add_argument("--steps", type=at_least_one, metavar="T", help="length of the run in steps instead")
+    length.add_argument("--steps", type=at_least_one, metavar="T", help="length of the run in steps")
     add_page_arguments(parser)
-    add_order_arguments(parser, default="if the file has none; without any of these, that of shuffle()")
+    add_order_arguments(parser, default="if the file has none (default: shuffle())")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the mixture."""
-    if arguments.picture is not None:
-        check_picture(arguments.picture)
+    check_picture(arguments.picture)
     if arguments.steps is not None and arguments.global_batch is None:
-        raise UsageError("--steps counts global batches, and their size is not given", hint="--global-batch N")
+        raise UsageError("--steps counts global batches, and --global-batch is not given", hint="--global-batch N")
     dataset = shuffled_mixture(arguments)
     request = dataset.stream.spec.request
     if not isinstance(request, MixRequest):
@@ -83,7 +81,7 @@ def _end(dataset: MixedDataset, lengths: RunLengths, arguments: argparse.Namespa
     if num_samples < FOREVER:
         return num_samples * (arguments.epochs or 1)
     if arguments.epochs is not None:
-        raise UsageError("this mixture has no epochs: it goes on for ever", hint="--steps T --global-batch N")
+        raise UsageError("this mixture has no epochs: it never ends", hint="--steps T --global-batch N")
     return max((at for at in dataset.exhausted_at().values() if at is not None), default=_LEAST_PART)
 
 
@@ -112,15 +110,17 @@ def _record(dataset: MixedDataset, lengths: RunLengths, end: int) -> dict[str, A
 def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[dict[str, Any]]:
     request, means = lengths.request, lengths.means
     counts, ends, weights = dataset.counts(end), dataset.exhausted_at(), dataset.weights_at(0)
-    of_tokens = _token_shares(lengths, weights)
-    windows = _window_bytes(dataset.resolved)
+    token_shares = _token_shares(lengths, weights)
+    windows = dict.fromkeys(request.names, 0)  # bytes, summed over nested mixtures
+    for (name, _), part in zip(dataset.resolved.request.leaves(), dataset.resolved.parts, strict=True):
+        windows[name.partition("/")[0]] += part.chunks_held_bytes
     total = sum(windows.values()) or 1
     rows = []
     for number, source in enumerate(request.sources):
         at = ends[source.name]
         size = source.num_samples
-        in_tokens = {} if means is None else {
-            "token_share": of_tokens[source.name],
+        token_facts = {} if means is None else {
+            "token_share": token_shares[source.name],
             "num_tokens_in_run": round(counts[source.name] * float(means[number])),
         }  # fmt: skip
         rows.append(
@@ -129,7 +129,7 @@ def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[d
                 "num_samples": None if size == FOREVER else size,
                 "weight": weights[source.name],
                 "num_in_run": counts[source.name],
-                **in_tokens,
+                **token_facts,
                 "visits": counts[source.name] / size,
                 "exhausted_at": at if at is None or at < FOREVER else None,
                 "exhausted_step": None if at is None or at >= FOREVER else lengths.whole_steps(at),
@@ -138,14 +138,6 @@ def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[d
             }
         )
     return rows
-
-
-def _window_bytes(resolved: ResolvedMixture) -> dict[str, int]:
-    """Return the bytes that the window of each source holds, those of nested mixtures summed."""
-    found = dict.fromkeys(resolved.request.names, 0)
-    for (name, _), part in zip(resolved.request.leaves(), resolved.parts, strict=True):
-        found[name.partition("/")[0]] += part.chunks_held_bytes
-    return found
 
 
 def _change_rows(lengths: RunLengths) -> list[dict[str, Any]]:
@@ -159,14 +151,14 @@ def _change_rows(lengths: RunLengths) -> list[dict[str, Any]]:
 
 
 def _token_shares(lengths: RunLengths, weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the share of tokens of each source, by its share of samples."""
+    """Convert shares of samples to shares of tokens."""
     names = lengths.request.names
     shares = lengths.shares(np.array([weights.get(name, 0.0) for name in names]))
     return dict(zip(names, shares.tolist(), strict=True))
 
 
 def _show(record: dict[str, Any]) -> None:
-    """Print the record for people, without what was not asked for."""
+    """Print the record as text."""
     facts = {name: record[name] for name in ("num_sources", "num_samples", "num_steps", "ends", "seed", "choice")}
     if record["num_samples"] is None:
         facts["samples"] = "no end"
@@ -208,12 +200,12 @@ def _shares_text(weights: dict[str, float]) -> str:
 def _draw(
     dataset: MixedDataset, lengths: RunLengths, record: dict[str, Any], end: int, arguments: argparse.Namespace
 ) -> None:
-    """Write the picture and the page, if they were asked for."""
+    """Write the picture and the page, if requested."""
     if arguments.picture is None and arguments.html is None:
         return
     request = lengths.request
     changes = [(change.at, change.ramp) for change in request.changes[1:] if change.at < end]
-    borders = {each for at, ramp in changes for each in (at, at + ramp) if each < end}
+    borders = {border for at, ramp in changes for border in (at, at + ramp) if border < end}
     edges = _edges(sorted({0, end, *borders}))
     counts = np.array([list(dataset.counts(edge).values()) for edge in edges.tolist()], dtype=np.int64)
     steps = np.array([lengths.steps(edge) for edge in edges.tolist()])
@@ -223,40 +215,39 @@ def _draw(
     shares, parts = lengths.shares(np.diff(counts, axis=0)), "samples" if lengths.means is None else "tokens"
     drawn = MixtureFigures(names, sizes, edges, counts, changes, ends, steps, shares, record["vr"], lengths.unit, parts)
     title = f"Mixture {printed(source_of(arguments))}"
-    what, call = "samples", f'shoal.open("{printed(source_of(arguments))}")'
+    noun, call = "samples", f'shoal.open("{printed(source_of(arguments))}")'
     shown = f"{end:,} samples are shown"
     if lengths.sequence is not None:
         num_steps = counted(lengths.whole_steps(end) or 0, "step")
-        what, shown = "documents", f"{num_steps}{lengths.unit.removeprefix('step')} are shown"
+        noun, shown = "documents", f"{num_steps}{lengths.unit.removeprefix('step')} are shown"
         call += f".pack_sequences({lengths.sequence}, lengths={request.length!r})"
         call += f".batch(global_batch_size={lengths.batch})"
-    length = "no end" if record["num_samples"] is None else f"{record['num_samples']:,} {what} an epoch"
+    length = "no end" if record["num_samples"] is None else f"{record['num_samples']:,} {noun} an epoch"
     about = f"{len(names)} sources, {length}, seed {request.seed}, choice {request.choice.name}; {shown}"
     lead = _lead(record)
     if arguments.picture is not None:
         write_picture(arguments.picture, mixture_picture(drawn, title=title, about=about, lead=lead))
     if arguments.html is not None:
-        tables = [source_table(_page_rows(record["sources"]), "The sources")]
-        made_by = typed_command(arguments.words)
-        page = mixture_page(drawn, tables, title=title, about=about, call=call, lead=lead, made_by=made_by)
+        rows, made_by = _page_rows(record["sources"]), typed_command(arguments.words)
+        page = mixture_page(drawn, rows, title=title, about=about, call=call, lead=lead, made_by=made_by)
         write_page(arguments.html, page)
 
 
 def _edges(borders: Sequence[int]) -> NDArray[np.int64]:
-    """Return the borders of the parts of the run; in each stage they are whole blocks, whose counts are exact."""
+    """Return the borders of the parts of the run: whole blocks of each stage, with exact counts."""
     part = _LEAST_PART * -(-borders[-1] // (_MOST_PARTS * _LEAST_PART))
     inner = {at for begin, stop in itertools.pairwise(borders) for at in range(begin, stop - _LEAST_PART + 1, part)}
     return np.array(sorted({*borders, *inner}))
 
 
 def _lead(record: dict[str, Any]) -> str:
-    """Return the repeats of the run in a sentence."""
+    """Return a sentence about repeats in the run."""
     repeated = [row for row in record["sources"] if row["visits"] > 1]
     if not repeated:
         return "No sample comes twice in this run."
     most = max(repeated, key=lambda row: row["visits"])
-    few = f"{len(repeated)} of {len(record['sources'])} sources repeat samples in this run"
-    return f"{few}; {printable(most['source'])} most: {most['visits']:.1f} visits of each."
+    text = f"{len(repeated)} of {len(record['sources'])} sources repeat samples in this run"
+    return f"{text}; {printable(most['source'])} most: {most['visits']:.1f} visits of each."
 
 
 def _page_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

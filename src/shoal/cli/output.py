@@ -1,8 +1,7 @@
 """Output of the command line, for people and for machines; the only module of shoal that prints.
 
-A verb makes one *record*, a mapping of plain names to values, and passes it to `emit`. Names carry units as everywhere
-in shoal (``window_bytes``, ``num_samples``, ``elapsed_seconds``): machines get them as they are, people get the
-values with units.
+A verb passes one *record*, a mapping of names to values, to `emit`. Names carry units (``window_bytes``,
+``num_samples``, ``elapsed_seconds``): JSON has the plain values, text has values with units.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, TextIO
 
 from shoal.figures import format_bytes, format_count, format_seconds
 
-_UNITS: Mapping[str, Callable[[float], str]] = {  # by the ending of a name, longer ones first
+_UNITS: Mapping[str, Callable[[float], str]] = {  # by the end of a name, longer ends first
     "bytes_per_second": lambda value: f"{format_bytes(value)}/s",
     "per_second": lambda value: f"{format_count(value)}/s",
     "bytes": format_bytes,
@@ -24,10 +23,10 @@ _UNITS: Mapping[str, Callable[[float], str]] = {  # by the ending of a name, lon
 
 
 def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
-    """Print one record: as one JSON object on one line, or aligned for people.
+    """Print one record as a line of JSON, or as aligned text.
 
-    A value that is a list of mappings becomes a table. Values may be numpy numbers and arrays; in JSON, a number that
-    is not finite becomes ``null``, because JSON cannot express it.
+    A list of mappings becomes a table. Values may be numpy numbers and arrays; in JSON, a number that is not finite
+    becomes ``null``.
 
     >>> emit({"num_samples": 1234567, "window_bytes": 3 << 29})
     samples  1,234,567
@@ -39,7 +38,7 @@ def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | N
 
 
 def without_usual(record: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
-    """Leave out the values that are None or as usual, which people need not see."""
+    """Leave out values that are None or equal to the ``usual`` value."""
     return {name: value for name, value in record.items() if value is not None and value != usual.get(name)}
 
 
@@ -49,18 +48,18 @@ def say(text: str = "", stream: TextIO | None = None) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to stderr, prefixed with our name."""
-    flush()  # in a terminal or a shared log, earlier output stays first
+    """Print a line to stderr, with the prefix ``shoal:``."""
+    flush()  # keeps the order of lines in a terminal or a shared log
     print(f"shoal: {text}", file=sys.stderr, flush=True)
 
 
 def flush() -> None:
-    """Flush stdout; does nothing if there is no stdout at all."""
+    """Flush stdout if there is one."""
     print(end="", flush=True)
 
 
 def format_record(record: Mapping[str, Any]) -> str:
-    """Format a record as lines of name and value; tables follow, each below its name.
+    """Format a record as lines of name and value, followed by its tables.
 
     >>> print(format_record({"format": "tar", "shards": [{"name": "a.tar", "num_samples": 10}]}))
     format  tar
@@ -71,7 +70,7 @@ def format_record(record: Mapping[str, Any]) -> str:
     """
     lines, tables = [], []
     for name, value in record.items():
-        if _is_table(value):
+        if isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
             tables.append(f"{_label(name)}:\n{format_table(value)}")
         else:
             lines.append((_label(name), format_value(name, value), _is_number(value)))
@@ -82,7 +81,7 @@ def format_record(record: Mapping[str, Any]) -> str:
 
 
 def format_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
-    """Format rows under a heading, numbers right and text left; columns as given, or those of the first row.
+    """Format rows as a table; without ``columns``, the first row has the columns.
 
     >>> print(format_table([{"shard": "a", "num_bytes": 2048}, {"shard": "bb", "num_bytes": 12}]))
     shard    bytes
@@ -104,7 +103,7 @@ def format_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | Non
 
 
 def format_value(name: str, value: Any) -> str:
-    """Format a value for people; its unit follows from the name.
+    """Format a value as text; its name has the unit.
 
     >>> format_value("chunk_bytes", 1 << 20), format_value("num_chunks", 4096), format_value("seed", 4096)
     ('1.0 MiB', '4,096', '4096')
@@ -129,16 +128,12 @@ def format_value(name: str, value: Any) -> str:
 
 
 def _label(name: str) -> str:
-    """Return a name for people: the value carries the unit, so the name need not."""
+    """Return a name without its unit."""
     short = name.removeprefix("num_")
     for unit in _UNITS:
-        # "num_bytes" stays "bytes": at least one word must remain.
+        # "num_bytes" stays "bytes": one word must remain.
         short = short.removesuffix(f"_{unit}") if short != f"_{unit}" else short
     return (short or name).replace("_", " ")
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -147,7 +142,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain_scalar(value: Any) -> Any:
-    """Convert a numpy scalar or array to Python's types, by duck typing, so that this file needs no numpy."""
+    """Convert a numpy scalar or array to types of Python, without importing numpy."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -1,1 +1,1 @@
-"""WHAT DO PEOPLE LOOK AT? Audits, plans and pages; the core knows none of them."""
+"""WHAT DO PEOPLE LOOK AT? Audits, plans and pages."""

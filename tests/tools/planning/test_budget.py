@@ -16,26 +16,26 @@ from shoal.reading.schedule.memory_ledger import MemoryBudget
 def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], limit: int, kept: int) -> None:
     """A consumer that uses units in turn and holds the last few; the reader asks for what fits."""
     ledger = MemoryBudget(ahead_limit_bytes=limit)
-    pending, asked, held = deque(sizes), deque[int](), deque[int]()
+    pending, request, held = deque(sizes), deque[int](), deque[int]()
     most = most_claimed = 0
     for _ in sizes:
         while pending and ledger.has_room(pending[0]):
-            asked.append(pending.popleft())
-            ledger.reserve(asked[-1])
-        if not asked:  # a unit larger than the limit: the one that is needed next is always admitted
-            asked.append(pending.popleft())
-            assert asked[-1] > limit
-            ledger.reserve(asked[-1])
-        most_claimed = max(most_claimed, sum(asked) + sum(held))
-        assert ledger.ahead_bytes == sum(asked) <= max(limit, asked[0])
-        assert ledger.claimed_bytes == sum(asked) + sum(held)
+            request.append(pending.popleft())
+            ledger.reserve(request[-1])
+        if not request:  # a unit larger than the limit: the one that is needed next is always admitted
+            request.append(pending.popleft())
+            assert request[-1] > limit
+            ledger.reserve(request[-1])
+        most_claimed = max(most_claimed, sum(request) + sum(held))
+        assert ledger.ahead_bytes == sum(request) <= max(limit, request[0])
+        assert ledger.claimed_bytes == sum(request) + sum(held)
         assert ledger.held_bytes == sum(held)
-        ledger.use(asked[0])
-        held.append(asked.popleft())
+        ledger.use(request[0])
+        held.append(request.popleft())
         most = max(most, sum(held))
         if len(held) > kept:
             ledger.release(held.popleft())
-        assert ledger.ahead_bytes == sum(asked)
+        assert ledger.ahead_bytes == sum(request)
     assert not pending
     assert (ledger.peak_bytes, ledger.peak_claimed_bytes) == (most, most_claimed)
     while held:

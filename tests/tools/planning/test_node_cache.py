@@ -24,11 +24,11 @@ def by_node(
     """The pairs of a node and a chunk that one of its ranks uses: rank after rank, as a run has them."""
     bound = order.bind(samples, seed=0, epoch=epoch)
     steps = partition.num_batches(bound.num_samples)
-    found: set[int] = set()
+    result: set[int] = set()
     for rank in range(partition.world_size):
         chunks = np.unique(partition.share(bound, rank, 0, steps).chunks)
-        found.update((rank // ranks_per_node * len(samples) + chunks).tolist())
-    return found
+        result.update((rank // ranks_per_node * len(samples) + chunks).tolist())
+    return result
 
 
 @pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
@@ -37,17 +37,17 @@ def by_node(
 def test_reads_of_nodes_are_those_of_their_ranks(order: Window | Block, ranks_per_node: int, remainder: str) -> None:
     samples = np.random.default_rng(0).integers(0, 60, 200).tolist()
     partition = Partition(47, 12, remainder)
-    found = simulate_reads(order, samples, [100] * 200, partition, ranks_per_node=ranks_per_node, epoch=2)
+    result = simulate_reads(order, samples, [100] * 200, partition, ranks_per_node=ranks_per_node, epoch=2)
     nodes = by_node(order, samples, partition, ranks_per_node, epoch=2)
-    assert found.by_node.num_reads == len(nodes)
-    assert found.by_node.num_bytes == 100 * len(nodes)
-    assert found.by_node.amplification == len(nodes) / np.count_nonzero(samples)
-    assert found.by_node.uses.samples_of_rank.sum() == found.num_positions
-    assert int(found.by_node.reads_over_time.sum()) == len(found.by_node.uses.ranks)
+    assert result.by_node.num_reads == len(nodes)
+    assert result.by_node.num_bytes == 100 * len(nodes)
+    assert result.by_node.amplification == len(nodes) / np.count_nonzero(samples)
+    assert result.by_node.uses.samples_of_rank.sum() == result.num_positions
+    assert int(result.by_node.reads_over_time.sum()) == len(result.by_node.uses.ranks)
     if ranks_per_node == 1:
-        assert found.by_node.num_reads == found.num_reads
+        assert result.by_node.num_reads == result.num_reads
     else:
-        assert found.by_node.first_chunks <= found.first_chunks
+        assert result.by_node.first_chunks <= result.first_chunks
 
 
 @given(
@@ -138,11 +138,11 @@ def test_epochs_simulated_in_part_have_the_reads_of_whole_ones(
         chunks=order.chunks, mean_bytes=MIB, ranks_per_node=ranks_per_node, world_size=world_size
     )
     budget_bytes = int(room * max(fullest_node_bytes(epochs, sizes) for epochs in (whole, some)))
-    expected, found = (
+    expected, result = (
         cached_reads(epochs, sizes, ranks_per_node=ranks_per_node, budget_bytes=budget_bytes, window_bytes=window_bytes)
         for epochs in (whole, some)
     )
-    print(expected, found)
-    for one, other in zip(expected, found, strict=True):
+    print(expected, result)
+    for one, other in zip(expected, result, strict=True):
         assert other.num_reads == pytest.approx(one.num_reads, abs=0.1 * expected[0].num_reads)
         assert other.num_bytes == pytest.approx(one.num_bytes, abs=0.1 * expected[0].num_bytes)

@@ -34,13 +34,13 @@ def test_no_read_is_forgotten_whatever_the_spans(units: list[int], chunk_bytes: 
     """Chunks that cannot share are one request each, or three where they are large; others are as many or fewer."""
     reads, borders = reads_of(units, chunk_bytes), [0, *sorted(cuts), len(units)]
     spans = [reads[begin:end] for begin, end in itertools.pairwise(borders)]
-    found = count_requests(spans, request_sizes(8 * MIB))
+    result = count_requests(spans, request_sizes(8 * MIB))
     if chunk_bytes == 9 * MIB:
-        assert found == 3 * len(units)
+        assert result == 3 * len(units)
     elif chunk_bytes == MIB:
-        assert found == len(units)
+        assert result == len(units)
     else:
-        assert 1 <= found <= len(units)
+        assert 1 <= result <= len(units)
     alone = reads_of(units, chunk_bytes, chunks_of_a_shard=1)  # none has a neighbour
     assert count_requests([alone], request_sizes(8 * MIB)) == (3 if chunk_bytes == 9 * MIB else 1) * len(units)
 
@@ -59,6 +59,6 @@ def test_neighbours_in_a_group_share_a_request() -> None:
 def test_as_many_as_are_likely_come_about(num_chunks: int, chunk_bytes: int) -> None:
     sizes, random = request_sizes(32 * MIB), np.random.default_rng(0)
     units = [random.permutation(num_chunks).tolist() for _ in range(10)]
-    found = [count_requests([reads_of(order, chunk_bytes)], sizes) / num_chunks for order in units]
+    result = [count_requests([reads_of(order, chunk_bytes)], sizes) / num_chunks for order in units]
     likely = likely_requests_for_each_read(np.full(num_chunks, chunk_bytes), num_chunks, sizes)
-    assert float(np.mean(found)) == pytest.approx(likely, abs=0.02)
+    assert float(np.mean(result)) == pytest.approx(likely, abs=0.02)

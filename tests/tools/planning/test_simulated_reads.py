@@ -24,10 +24,10 @@ def readers(order: Window | Block, samples: list[int], partition: Partition) -> 
 def test_reads_are_those_of_all_ranks(order: Window | Block, world_size: int, remainder: str) -> None:
     samples = np.random.default_rng(0).integers(0, 60, 200).tolist()
     partition = Partition(48, world_size, remainder)
-    found = simulate_reads(order, samples, [100] * 200, partition)
-    assert found.thinned == 1.0
-    assert found.num_reads == readers(order, samples, partition)
-    assert found.num_bytes == 100 * found.num_reads
+    result = simulate_reads(order, samples, [100] * 200, partition)
+    assert result.thinned == 1.0
+    assert result.num_reads == readers(order, samples, partition)
+    assert result.num_bytes == 100 * result.num_reads
 
 
 def test_dealing_all_ranks_at_once_is_dealing_one_by_one() -> None:
@@ -39,9 +39,9 @@ def test_dealing_all_ranks_at_once_is_dealing_one_by_one() -> None:
 
 
 def test_what_a_rank_holds_is_its_part_of_the_window() -> None:
-    found = simulate_reads(Window(64, 4), [50] * 1000, [1000] * 1000, Partition(64, world_size=4))
-    assert 16 <= found.held_chunks <= 18  # slabs are a quarter of a window wide, so some stay a little longer
-    assert found.amplification == pytest.approx(1.0, abs=0.01)
+    result = simulate_reads(Window(64, 4), [50] * 1000, [1000] * 1000, Partition(64, world_size=4))
+    assert 16 <= result.held_chunks <= 18  # slabs are a quarter of a window wide, so some stay a little longer
+    assert result.amplification == pytest.approx(1.0, abs=0.01)
     alone = simulate_reads(Window(64, 4), [50] * 1000, [1000] * 1000, Partition(64))
     assert 60 <= alone.held_chunks <= 64
 
@@ -108,8 +108,8 @@ def test_all_samples_of_a_node_tell_what_ranks_hold(case: tuple[int, int, int, i
     window, seeds = Window(chunks, nodes), range(8)
     exact = [simulate_reads(window, *arguments, seed=seed) for seed in seeds]
     some = [simulate_reads(window, *arguments, seed=seed, most_positions=chunks // nodes * each) for seed in seeds]
-    assert all(found.is_exact for found in exact)
-    assert {(found.is_exact, found.thinned) for found in some} == {(False, 1.0)}
+    assert all(result.is_exact for result in exact)
+    assert {(result.is_exact, result.thinned) for result in some} == {(False, 1.0)}
     reads, held = ([sum(getattr(f, name) for f in x) for x in (some, exact)] for name in ("num_reads", "held_chunks"))
     assert reads[0] == pytest.approx(reads[1], rel=0.05)
     assert held[0] == pytest.approx(held[1], rel=0.05)
@@ -127,10 +127,10 @@ def test_the_end_of_an_epoch_is_that_of_its_length(num_chunks: int) -> None:
 
 
 def test_what_is_simulated_over_time_adds_up() -> None:
-    found = simulate_reads(Window(64, 4), [50] * 1000, [1000] * 1000, Partition(64, world_size=4))
-    assert int(found.reads_over_time.sum()) == found.num_reads
-    assert int(found.heat.sum()) == found.num_positions
-    assert found.heat.shape == (50, 64)
-    assert set(found.heat.sum(axis=1).tolist()) == {999, 1000}
-    assert int(found.held_over_time.max()) == found.held_chunks
-    assert found.held_over_time[[0, -1]].min() > found.held_chunks / 1.2  # as many chunks at the ends
+    result = simulate_reads(Window(64, 4), [50] * 1000, [1000] * 1000, Partition(64, world_size=4))
+    assert int(result.reads_over_time.sum()) == result.num_reads
+    assert int(result.heat.sum()) == result.num_positions
+    assert result.heat.shape == (50, 64)
+    assert set(result.heat.sum(axis=1).tolist()) == {999, 1000}
+    assert int(result.held_over_time.max()) == result.held_chunks
+    assert result.held_over_time[[0, -1]].min() > result.held_chunks / 1.2  # as many chunks at the ends

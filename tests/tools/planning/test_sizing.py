@@ -10,10 +10,10 @@ from shoal.tools.planning.sizing import Cluster, recommend, textbook, traffic
 def test_the_textbook_question() -> None:
     """2e9 samples of 8 KB, 1 GB/s a connection, 20 ms a request, 64 GB of memory."""
     cluster = Cluster(latency_seconds=0.02, connection_bytes_per_second=1e9, memory_bytes=64e9)
-    found = textbook(cluster, num_samples=2 * 10**9, sample_bytes=8000)
-    assert cluster.latency_seconds / (cluster.latency_seconds + found.shard_bytes / 1e9) == pytest.approx(0.01)
-    assert found.num_shards == pytest.approx(16e12 / 1.98e9, rel=1e-3)
-    assert found.buffer_share == pytest.approx(0.004)
+    result = textbook(cluster, num_samples=2 * 10**9, sample_bytes=8000)
+    assert cluster.latency_seconds / (cluster.latency_seconds + result.shard_bytes / 1e9) == pytest.approx(0.01)
+    assert result.num_shards == pytest.approx(16e12 / 1.98e9, rel=1e-3)
+    assert result.buffer_share == pytest.approx(0.004)
 
 
 def test_windows_have_a_quarter_more_chunks_than_a_batch_has_samples() -> None:
@@ -50,11 +50,11 @@ def test_a_small_dataset_needs_no_more_chunks_than_it_has() -> None:
 
 def test_steps_wait_where_the_network_is_too_slow() -> None:
     slow = Cluster(global_batch=100, step_seconds=0.1, node_bytes_per_second=5e7)
-    found = traffic(slow, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
-    assert found.epoch_seconds == pytest.approx(20.0)
-    assert found.waiting_share == pytest.approx(0.5)
-    assert found.node_bytes_per_second == pytest.approx(5e7)
-    assert found.requests_per_second == pytest.approx(50)
+    result = traffic(slow, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
+    assert result.epoch_seconds == pytest.approx(20.0)
+    assert result.waiting_share == pytest.approx(0.5)
+    assert result.node_bytes_per_second == pytest.approx(5e7)
+    assert result.requests_per_second == pytest.approx(50)
 
 
 def test_concurrency_pays_for_latency() -> None:
@@ -71,5 +71,5 @@ def test_concurrency_pays_for_latency() -> None:
 
 def test_money_is_requests_and_bytes() -> None:
     cluster = Cluster(request_price=0.0004 / 1000, byte_price=0.01 / 1e9)
-    found = traffic(cluster, num_samples=100, num_requests=2_000_000, read_bytes=1e12, first_requests=1)
-    assert found.epoch_price == pytest.approx(0.8 + 10.0)
+    result = traffic(cluster, num_samples=100, num_requests=2_000_000, read_bytes=1e12, first_requests=1)
+    assert result.epoch_price == pytest.approx(0.8 + 10.0)

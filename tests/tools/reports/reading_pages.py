@@ -69,11 +69,11 @@ def read(page: str) -> Reading:
 def faults(page: str) -> list[str]:
     """What is wrong with a page: nesting, addresses, and what somebody who does not see it would miss."""
     reading = read(page)
-    found, elements = list(reading.wrong), reading.elements
+    result, elements = list(reading.wrong), reading.elements
     if not page.startswith("<!DOCTYPE html>"):
-        found.append("there is no doctype")
+        result.append("there is no doctype")
     named = [element.attributes["id"] for element in elements if "id" in element.attributes]
-    found += [f"id {name!r} is given twice" for name in {name for name in named if named.count(name) > 1}]
+    result += [f"id {name!r} is given twice" for name in {name for name in named if named.count(name) > 1}]
     # Whatever is shown may hold an address; what the browser acts upon may not.
     for element in elements:
         for name, value in element.attributes.items():
@@ -82,53 +82,53 @@ def faults(page: str) -> list[str]:
                 and not value.startswith("data:image/")
                 and (_ADDRESS.search(value) or "url(" in value)
             ):
-                found.append(f"<{element.tag} {name}> names another address: {value[:60]}")
+                result.append(f"<{element.tag} {name}> names another address: {value[:60]}")
             if name.startswith("on") or element.tag in {"script", "iframe", "link", "form", "object"}:
-                found.append(f"<{element.tag} {name}> could run or load something")
+                result.append(f"<{element.tag} {name}> could run or load something")
         if "src" in element.attributes and not element.attributes["src"].startswith("data:"):
-            found.append(f"<{element.tag}> loads {element.attributes['src'][:60]}")
+            result.append(f"<{element.tag}> loads {element.attributes['src'][:60]}")
     style = "".join(element.text for element in elements if element.tag == "style")
     if "url(" in style or "@import" in style:
-        found.append("the style loads something")
-    return found + _faults_of_access(elements, set(named))
+        result.append("the style loads something")
+    return result + _faults_of_access(elements, set(named))
 
 
 def _faults_of_access(elements: list[Element], named: set[str]) -> list[str]:
-    found = []
+    result = []
     levels = [int(element.tag[1]) for element in elements if re.fullmatch("h[1-6]", element.tag)]
     if levels.count(1) != 1 or levels[:1] != [1]:
-        found.append(f"a page has one h1, first; these are {levels}")
-    found += [f"h{now} follows h{before}" for before, now in itertools.pairwise(levels) if now > before + 1]
+        result.append(f"a page has one h1, first; these are {levels}")
+    result += [f"h{now} follows h{before}" for before, now in itertools.pairwise(levels) if now > before + 1]
     for wanted in ("main", "title"):
         if sum(element.tag == wanted for element in elements) != 1:
-            found.append(f"there is not one {wanted}")
+            result.append(f"there is not one {wanted}")
     html = next(element for element in elements if element.tag == "html")
     if not html.attributes.get("lang"):
-        found.append("the language is not said")
+        result.append("the language is not said")
     if not any(element.attributes.get("name") == "viewport" for element in elements):
-        found.append("there is no viewport, so phones zoom out")
+        result.append("there is no viewport, so phones zoom out")
     for place, element in enumerate(elements):
         tag, attributes = element.tag, element.attributes
-        found += [
+        result += [
             f"<{tag}> is labelled by {name!r}, which is not there"
             for name in attributes.get("aria-labelledby", "").split()
             if name not in named
         ]
         if tag == "svg" and (attributes.get("role") != "img" or len(attributes.get("aria-label", "")) < 20):
-            found.append("a drawing says nothing")
+            result.append("a drawing says nothing")
         if tag == "img" and not attributes.get("alt"):
-            found.append("an image says nothing")
+            result.append("an image says nothing")
         if tag == "table" and elements[place + 1].tag != "caption":
-            found.append("a table has no caption")
+            result.append("a table has no caption")
         if tag == "th" and attributes.get("scope") not in {"row", "col"}:
-            found.append("a heading of a table is neither a row's nor a column's")
+            result.append("a heading of a table is neither a row's nor a column's")
         if tag == "details" and elements[place + 1].tag != "summary":
-            found.append("what can be opened has no name")
+            result.append("what can be opened has no name")
         if int(attributes.get("tabindex", "0")) > 0:
-            found.append("the order of focus is not that of the page")
+            result.append("the order of focus is not that of the page")
         if attributes.get("role") == "region" and not attributes.get("aria-label"):
-            found.append("a region has no name")
-    return found
+            result.append("a region has no name")
+    return result
 
 
 def contrast(one: str, other: str) -> float:

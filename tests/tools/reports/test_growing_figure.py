@@ -9,9 +9,8 @@ from tests.tools.reports.reading_pages import faults, read
 from shoal.quality.expected_quality import GrowingQuality
 from shoal.quality.growing_quality import growing_quality
 from shoal.tools.reports.curve_figures import LEFT, RIGHT, TOP, WIDTH
-from shoal.tools.reports.growing_figure import growing_figure
 from shoal.tools.reports.marks import Stroke
-from shoal.tools.reports.plan_page import PlanFigures, plan_page
+from shoal.tools.reports.plan_page import PlanFigures, growing_figure, plan_page
 
 MIB = 2**20
 

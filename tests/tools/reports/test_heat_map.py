@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.measure import Audit, audit
-from shoal.tools.auditing.epoch_counts import survey
+from shoal.tools.auditing.epoch_tests import survey
 from shoal.tools.reports.audit_page import audit_figures, audit_page, audit_picture
 from shoal.tools.reports.heat_map import HeatMap, heat_map
 from shoal.tools.reports.marks import LIGHT, Cells
@@ -46,8 +46,8 @@ def test_maps_of_perfect_shuffles_stay_empty(size: int) -> None:
     shares = np.full(64, 1 / 64)
     lit = 0
     for seed in range(30):
-        found = survey(shuffled(size, seed), size)
-        heat = found.heat.reshape(200, 64, -1).sum(axis=2)
+        results = survey(shuffled(size, seed), size)
+        heat = results.heat.reshape(200, 64, -1).sum(axis=2)
         lit += int(np.count_nonzero(heat_map(heat, shares).levels))
     assert lit <= 8  # 1.5 on average
 
@@ -102,8 +102,8 @@ def test_pixels_of_an_empty_corner_have_the_colour_of_less() -> None:
     ]
     left, top, wide, high = max(boxes[0], key=lambda box: box[1])  # the map stands above the legend's swatch
     scale = 1200 / picture.width
-    found = pixels[int((top + high / 2) * scale), int((left + wide / 2) * scale)]
-    assert "#" + "".join(f"{value:02x}" for value in found) == LIGHT["less"]
+    results = pixels[int((top + high / 2) * scale), int((left + wide / 2) * scale)]
+    assert "#" + "".join(f"{value:02x}" for value in results) == LIGHT["less"]
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ def test_the_page_of_an_audit(calls: Calls, tmp_path: Path) -> None:
     assert faults(text) == []
     elements = read(text).elements
     assert sum(element.tag == "svg" for element in elements) == 4
-    told = audit(np.concatenate([np.arange(3000), [7, 7]]), batch=16)
+    facts = audit(np.concatenate([np.arange(3000), [7, 7]]), batch=16)
     main = next(element.text for element in elements if element.tag == "main")
-    assert all(as_sentence(finding.text) in main for finding in told.findings)
-    assert told.headline in next(element.text for element in elements if element.tag == "header")
-    assert f"{told.vr[16]:.2f}" in main
+    assert all(as_sentence(finding.text) in main for finding in facts.findings)
+    assert facts.headline in next(element.text for element in elements if element.tag == "header")
+    assert f"{facts.vr[16]:.2f}" in main
     assert "shoal audit" in next(element.text for element in elements if element.tag == "footer")
     assert len(text) < 200_000
 

@@ -1,4 +1,4 @@
-"""The `shoal demo` command: shuffles real files three ways in equal memory, measures, draws, stops and resumes."""
+"""The `shoal demo` command: shuffle real files three ways in equal memory, measure, draw, stop and resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 import shoal
 from shoal.cli import output
-from shoal.cli.demo.demo_data import SHARD_PREFIX, Found, find_files, pack
+from shoal.cli.demo.demo_data import SHARD_PREFIX, FileSet, find_files, pack
 from shoal.cli.demo.demo_report import closing_text, comparison_text, data_text, picture_of, record_of, resumed_text
 from shoal.cli.demo.demo_run import BATCH, measure_orders, resume_elsewhere
 from shoal.cli.display.pages import check_picture, write_picture
@@ -41,8 +41,8 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 class Scale:
     """Sizes of the demonstration.
 
-    The dataset is tiny, so its chunks must be too: extents of 32 KiB, half the usual size, hold one or two files, and
-    a window of 3 MiB holds about a hundred extents, more than the 64 samples of a batch.
+    A tiny dataset needs tiny chunks: extents of 32 KiB, half the usual size, hold one or two files, and a window of
+    3 MiB holds about a hundred extents, more than the 64 samples of a batch.
     """
 
     num_shards: int = 8
@@ -55,16 +55,16 @@ class Scale:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    text = "keep the shards here (default: a temporary directory, which is removed)"
+    text = "directory of the shards (default: a temporary directory)"
     parser.add_argument("directory", nargs="?", type=Path, metavar="DIRECTORY", help=text)
-    text = "write the picture to this .png, .svg or .pdf (default: %(default)s)"
+    text = "picture, .png, .svg or .pdf (default: %(default)s)"
     parser.add_argument("--picture", type=Path, default=Path("shoal-demo.png"), metavar="FILE", help=text)
-    parser.add_argument("--keep", action="store_true", help="keep the temporary directory, and say where it is")
+    parser.add_argument("--keep", action="store_true", help="keep the temporary directory, and print its path")
     add_json_argument(parser, "print one JSON object with all numbers")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Demonstrate shoal on the standard library of the Python that runs it."""
+    """Demonstrate shoal on the standard library of the running Python."""
     check_picture(arguments.picture)
     with _directory(arguments.directory, keep=arguments.keep) as directory:
         library = find_files(Path(sysconfig.get_paths()["stdlib"]))
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         return code
 
 
-def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: Scale) -> int:
+def show(library: FileSet, directory: Path, *, picture: Path, as_json: bool, scale: Scale) -> int:
     """Pack, index, shuffle, measure, draw, stop and resume; return 0, or 1 if the resumed run differs."""
 
     def say(text: str) -> None:
@@ -82,10 +82,10 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
             output.say(text)
 
     began_seconds = time.perf_counter()
-    index, made = _make(found, directory, scale)
-    source = f"{len(found.files):,} files of Python {_PYTHON}'s standard library"
-    say(data_text(found, made, source=source))
-    labels = np.array([file.package for file in found.files])
+    index, facts = _pack_and_index(library, directory, scale)
+    source = f"{len(library.files):,} files of Python {_PYTHON}'s standard library"
+    say(data_text(library, facts, source=source))
+    labels = np.array([file.package for file in library.files])
     comparison = measure_orders(
         shoal.open(directory),
         labels,
@@ -104,61 +104,61 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
     say(resumed_text(resumed))
     drawn = picture.suffix.lower() == ".svg" or has_matplotlib()
     if drawn:
-        data = f"{source}, {made['num_shards']} tar shards in sorted order, labelled by package.  "
+        data = f"{source}, {facts['num_shards']} tar shards in sorted order, labelled by package.  "
         data += f"Ratios and counts over {scale.num_epochs} epochs."
         write_picture(picture, picture_of(comparison, subtitle=data, expected_distinct=expected))
     elapsed_seconds = time.perf_counter() - began_seconds
     say(closing_text(picture if drawn else None, elapsed_seconds=elapsed_seconds))
     if as_json:
-        record = {**made, **record_of(comparison, resumed, expected_distinct=expected)}
+        record = {**facts, **record_of(comparison, resumed, expected_distinct=expected)}
         more = {"elapsed_seconds": elapsed_seconds, "picture": str(picture) if drawn else None}
         output.emit(record | more, as_json=True)
     return 0 if resumed.exact else 1
 
 
 @contextlib.contextmanager
-def _directory(asked: Path | None, *, keep: bool) -> Iterator[Path]:
-    """Yield the directory for the shards; no existing file is lost."""
-    if asked is not None:
-        names = [path.name for path in asked.iterdir()] if asked.is_dir() else []
+def _directory(path: Path | None, *, keep: bool) -> Iterator[Path]:
+    """Yield an empty directory for the shards, without removing files of the user."""
+    if path is not None:
+        names = [file.name for file in path.iterdir()] if path.is_dir() else []
         if strangers := [name for name in names if name != INDEX_NAME and not name.startswith(SHARD_PREFIX)]:
-            msg = f"{asked}: the demonstration writes into an empty directory; this one holds {min(strangers)}"
+            msg = f"{path}: the demonstration writes into an empty directory; this one holds {min(strangers)}"
             raise UsageError(msg, hint="name a new directory")
         for name in names:
-            (asked / name).unlink()  # from an earlier demonstration
-        yield asked
+            (path / name).unlink()  # from an earlier demonstration
+        yield path
     elif keep:
         yield Path(tempfile.mkdtemp(prefix="shoal-demo-"))
     else:
-        with tempfile.TemporaryDirectory(prefix="shoal-demo-") as made:
-            yield Path(made)
+        with tempfile.TemporaryDirectory(prefix="shoal-demo-") as name:
+            yield Path(name)
 
 
-def _make(found: Found, directory: Path, scale: Scale) -> tuple[Index, dict[str, Any]]:
-    """Pack and index; return the index, and a record of what was made and how fast."""
-    if len(found.files) < 4 * BATCH:
-        msg = f"the standard library of this Python is {len(found.files)} files; the demonstration needs {4 * BATCH}"
+def _pack_and_index(library: FileSet, directory: Path, scale: Scale) -> tuple[Index, dict[str, Any]]:
+    """Pack and index the files; return the index, and facts about sizes and times."""
+    if len(library.files) < 4 * BATCH:
+        msg = f"the standard library of this Python is {len(library.files)} files; the demonstration needs {4 * BATCH}"
         raise UsageError(msg, hint="a Python that does not keep its library in one archive")
-    begun = time.perf_counter()
-    with Progress(total=found.num_bytes, label="packing", unit="bytes") as progress:
-        paths = pack(found.files, directory, num_shards=scale.num_shards, progress=progress.advance)
-    packed = time.perf_counter()
+    began_seconds = time.perf_counter()
+    with Progress(total=library.num_bytes, label="packing", unit="bytes") as progress:
+        paths = pack(library.files, directory, num_shards=scale.num_shards, progress=progress.advance)
+    packed_seconds = time.perf_counter()
     store = LocalStore()
     shards = expand(str(directory), suffixes=(".tar",))
     index = build_index(shards, store=store, format=format_named("tar"), extent_bytes=scale.extent_bytes)
-    indexed = time.perf_counter()
+    indexed_seconds = time.perf_counter()
     save_index(index, directory, store=store)
-    made = {
-        "num_files": len(found.files),
-        "file_bytes": found.num_bytes,
-        "num_large_files": found.num_large,
-        "num_unreadable_files": found.num_unreadable,
-        "num_packages": len({file.package for file in found.files}),
+    facts = {
+        "num_files": len(library.files),
+        "file_bytes": library.num_bytes,
+        "num_large_files": library.num_large,
+        "num_unreadable_files": library.num_unreadable,
+        "num_packages": len({file.package for file in library.files}),
         "num_shards": len(paths),
         "shard_bytes": sum(path.stat().st_size for path in paths),
-        "pack_seconds": packed - begun,
+        "pack_seconds": packed_seconds - began_seconds,
         "num_extents": index.num_extents,
         "extent_bytes": scale.extent_bytes,
-        "index_seconds": indexed - packed,
+        "index_seconds": indexed_seconds - packed_seconds,
     }
-    return index, made
+    return index, facts

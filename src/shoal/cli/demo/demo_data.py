@@ -1,7 +1,7 @@
-"""Real files for the demonstration: the standard library of the running Python, packed into tar shards.
+"""Pack the standard library of the running Python into tar shards, for the demonstration.
 
-A sample is a file: its bytes in the field named by its suffix, and its *package*, which is the top-level directory
-that holds it. Single modules at the top level belong to the package "modules".
+A sample is a file: its bytes in a field named by the suffix, and its *package*, the top-level directory. Modules at the
+top level belong to the package "modules".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# A sample should be small beside the window; a few dozen compiled modules and archives are larger.
+# A sample should be much smaller than the window; a few dozen compiled modules and archives are not.
 LARGEST_BYTES = 256 << 10
 
 SHARD_PREFIX = "stdlib-"
@@ -32,14 +32,14 @@ class SourceFile:
 
     @property
     def package(self) -> str:
-        """Top-level directory that holds the file."""
+        """Top-level directory of the file."""
         directory, slash, _ = self.name.partition("/")
         return directory if slash else "modules"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The files to pack, sorted by name, and the counts of those left out as too large or unreadable."""
+class FileSet:
+    """The files to pack, sorted by name, and the numbers of files that are too large or unreadable."""
 
     files: tuple[SourceFile, ...]
     num_large: int
@@ -51,26 +51,26 @@ class Found:
         return sum(file.num_bytes for file in self.files)
 
 
-def find_files(root: Path, *, largest_bytes: int = LARGEST_BYTES) -> Found:
+def find_files(root: Path, *, largest_bytes: int = LARGEST_BYTES) -> FileSet:
     """Return the regular, readable files below ``root``, sorted by name.
 
-    Links are not followed; caches and installed packages are not entered.
+    Ignores links, caches and installed packages.
     """
     files, num_large, num_unreadable = [], 0, 0
     for directory, below, names in os.walk(root):
         below[:] = [name for name in below if name not in _LEFT_OUT]
         for name in names:
             path = os.path.join(directory, name)  # noqa: PTH118  # pathlib would take half the time here
-            found = os.lstat(path)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode):
                 continue
-            if found.st_size > largest_bytes:
+            if status.st_size > largest_bytes:
                 num_large += 1
             elif not os.access(path, os.R_OK):
                 num_unreadable += 1
             else:
-                files.append(SourceFile(path, Path(path).relative_to(root).as_posix(), found.st_size))
-    return Found(tuple(sorted(files, key=lambda file: file.name)), num_large, num_unreadable)
+                files.append(SourceFile(path, Path(path).relative_to(root).as_posix(), status.st_size))
+    return FileSet(tuple(sorted(files, key=lambda file: file.name)), num_large, num_unreadable)
 
 
 def pack(
@@ -78,7 +78,7 @@ def pack(
 ) -> list[Path]:
     """Write files in the given order into shards of about equal size, ``stdlib-000000.tar`` and so on.
 
-    The same files make the same bytes: no times, owners or permissions. ``progress`` gets the bytes of each sample.
+    Equal files give equal bytes: no times, owners or permissions. ``progress`` gets the bytes of each sample.
     """
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -100,7 +100,7 @@ def pack(
 
 
 def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[SourceFile]]:
-    """Split files into groups of neighbours with about equal bytes."""
+    """Split files into consecutive groups of about equal bytes."""
     total = sum(file.num_bytes for file in files)
     groups: list[list[SourceFile]] = [[] for _ in range(num_groups)]
     before = 0
@@ -113,16 +113,16 @@ def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[
 def _member_names(files: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
     """Yield the key and the field of each file.
 
-    WebDataset cuts a name at its first dot and joins neighbours with the same key into a sample. So other dots become
-    "_", and a key that is taken already ("a.py" and "a.txt") gets the suffix appended. All names begin with "lib/",
-    since names like ``__phello__/`` would be taken for metadata.
+    WebDataset cuts a name at its first dot and joins neighbours with equal keys. So other dots become "_", and a second
+    equal key ("a.py" and "a.txt") gets the suffix appended. All names begin with "lib/", because names like
+    ``__phello__/`` would be metadata.
     """
-    taken: set[str] = set()
+    keys: set[str] = set()
     for file in files:
         name = PurePosixPath("lib", file.name)
         field = name.suffix[1:].lower() or "data"
         key = str(name.with_name(name.stem.replace(".", "_")))
-        while key in taken:
+        while key in keys:
             key += f"_{field}"
-        taken.add(key)
+        keys.add(key)
         yield key, "data" if field == "package" else field

@@ -1,4 +1,4 @@
-"""The report of the demonstration: its numbers as lines, as a record and as a picture."""
+"""Report the demonstration as text, as a record and as a picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.demo.demo_data import LARGEST_BYTES, Found
+from shoal.cli.demo.demo_data import LARGEST_BYTES, FileSet
 from shoal.cli.demo.demo_run import BATCH, Comparison, Resumed
 from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.hints import pip_install
@@ -21,20 +21,20 @@ _AS_GOOD_AS_PERFECT = 1.05
 _WIDTH = 100
 
 
-def data_text(found: Found, made: Mapping[str, Any], *, source: str) -> str:
-    """Return the text on what was packed and how it was indexed."""
-    left_out = f"{found.num_large} larger than {format_bytes(LARGEST_BYTES)}"
-    if found.num_unreadable:
-        left_out += f" and {found.num_unreadable} unreadable ones"
-    pack_seconds, index_seconds = made["pack_seconds"], made["index_seconds"]
-    packed = f"{format_seconds(pack_seconds)}, {format_bytes(made['shard_bytes'] / pack_seconds)}/s"
-    indexed = f"{format_seconds(index_seconds)}, {format_count(made['num_files'] / index_seconds)} samples/s"
-    shards = f"{made['num_shards']} tar shards, {format_bytes(made['shard_bytes'])}"
+def data_text(library: FileSet, facts: Mapping[str, Any], *, source: str) -> str:
+    """Return the text about packing and indexing."""
+    left_out = f"{library.num_large} larger than {format_bytes(LARGEST_BYTES)}"
+    if library.num_unreadable:
+        left_out += f" and {library.num_unreadable} unreadable ones"
+    pack_seconds, index_seconds = facts["pack_seconds"], facts["index_seconds"]
+    packed = f"{format_seconds(pack_seconds)}, {format_bytes(facts['shard_bytes'] / pack_seconds)}/s"
+    indexed = f"{format_seconds(index_seconds)}, {format_count(facts['num_files'] / index_seconds)} samples/s"
+    shards = f"{facts['num_shards']} tar shards, {format_bytes(facts['shard_bytes'])}"
     extents = (
-        f"{made['num_extents']:,} extents of about {format_bytes(made['extent_bytes'])} (small, as the dataset is)"
+        f"{facts['num_extents']:,} extents of about {format_bytes(facts['extent_bytes'])} (small, as the dataset is)"
     )
     lines = [
-        f"data       {source}, {format_bytes(found.num_bytes)}, {made['num_packages']} packages",
+        f"data       {source}, {format_bytes(library.num_bytes)}, {facts['num_packages']} packages",
         f"           ({left_out} left out; single modules count as one package)",
         f"packed     in sorted order into {shards}: {packed}",
         f"indexed    {extents}: {indexed}",
@@ -43,7 +43,7 @@ def data_text(found: Found, made: Mapping[str, Any], *, source: str) -> str:
 
 
 def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epochs: int) -> str:
-    """Return the orders as a table, and an explanation of it."""
+    """Return a table of the orders, and its explanation."""
     window, buffer = comparison.orders["window"], comparison.orders["buffer"]
     sizes = [size for size in _SHOWN_BATCHES if size in window.mixing.variance_ratios]
     rows = [["order", "memory", *(f"VR({size})" for size in sizes), "packages", "correlation", "samples/s"]]
@@ -57,7 +57,7 @@ def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epo
     measure = (
         f"how much the packages in a batch of b vary, against a perfect shuffle, whose VR is 1; {num_epochs} epochs"
     )
-    same = f"{comparison.num_buffer_samples} samples, as records what the window held with all it read ahead"
+    same = f"{comparison.num_buffer_samples} samples, as many as fill the window and its read-ahead"
     pinned = f"kept as views of reads of {format_bytes(read_bytes)}, they pinned {format_bytes(buffer.held_bytes)}"
     cost = f"{more_reads:.1f} times the window's reads here, hundreds of times where chunks hold hundreds of samples"
     notes = [
@@ -74,7 +74,7 @@ def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epo
 
 
 def resumed_text(resumed: Resumed) -> str:
-    """Return the text on what was stopped, what was resumed, and whether both agree."""
+    """Return the text about the stop, the resumption, and their agreement."""
     text = json.dumps(resumed.state)
     total = resumed.num_before + resumed.num_after
     verdict = (
@@ -94,7 +94,7 @@ def resumed_text(resumed: Resumed) -> str:
 
 
 def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
-    """Return the text on where the picture is and what to do next."""
+    """Return the text about the picture and the next step."""
     drawn = f"{picture}" if picture is not None else f"needs matplotlib: {pip_install('report')}"
     return "\n".join(
         [
@@ -108,7 +108,7 @@ def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    """Return the title of the picture, which claims no more than the numbers support."""
+    """Return the title of the picture, as far as the numbers support it."""
     orders = comparison.orders
     same = format_bytes(orders["window"].held_bytes)
     window, buffer = (orders[name].mixing.variance_ratios.get(BATCH, float("nan")) for name in ("window", "buffer"))
@@ -118,7 +118,7 @@ def _title(comparison: Comparison) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Align a table: text to the left, numbers to the right."""
+    """Align a table, text left and numbers right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
@@ -127,7 +127,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def picture_of(comparison: Comparison, *, subtitle: str, expected_distinct: float) -> Drawing:
-    """Draw how well the orders mix."""
+    """Draw the mixing of the orders."""
     details = {
         "none": "storage order",
         "buffer": f"{comparison.num_buffer_samples} samples, {format_bytes(comparison.buffer_bytes)} held",
@@ -148,7 +148,7 @@ def picture_of(comparison: Comparison, *, subtitle: str, expected_distinct: floa
 
 
 def record_of(comparison: Comparison, resumed: Resumed, *, expected_distinct: float) -> dict[str, Any]:
-    """Return all numbers of the comparison and of the resumed run, for machines."""
+    """Return all numbers of the comparison and of the resumed run."""
     rows = [
         {
             "order": name,

@@ -1,4 +1,4 @@
-"""The work of the demonstration: streams shards in several orders, measures the mixing, stops and resumes."""
+"""Stream shards in several orders, measure the mixing, stop and resume, for the demonstration."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from shoal.tools.reports.mixing_picture import MeasuredOrder
 
 _PICTURED_BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 BATCH = 64
-"""Samples per streamed batch; labels are counted in batches of this size too."""
+"""Samples of a batch, for streaming and for counting labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """One order, streamed for one epoch, and its mixing, measured over several.
+    """One order, streamed for one epoch, and its mixing, measured over several epochs.
 
-    ``held_bytes`` is the peak of shard bytes in memory. The correlation of the mixing is the root mean square over the
-    epochs, since its sign says nothing.
+    ``held_bytes`` is the peak of shard bytes in memory. The correlation is the root mean square over the epochs,
+    because its sign means nothing.
     """
 
     call: str
@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """The orders "none", "buffer", "window" and "full"; the buffer has as many samples as fill what the window held."""
+    """The orders "none", "buffer", "window" and "full"; the buffer fills the memory of the window."""
 
     orders: dict[str, Measured]
     num_buffer_samples: int
@@ -52,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resumed:
-    """The batches after a stop, on the ranks that resumed, compared with those of the uninterrupted run."""
+    """The batches of the resumed ranks, compared with the uninterrupted run."""
 
     state: dict[str, Any]
     global_batch: int
@@ -72,10 +72,10 @@ class Resumed:
 def measure_orders(
     dataset: Dataset, labels: NDArray[Any], *, window: str, chunk: int, sample_bytes: float, num_epochs: int
 ) -> Comparison:
-    """Stream every file in each order, and measure how well it is mixed.
+    """Stream every file in each order, and measure the mixing.
 
-    The buffer of a typical loader holds records, not the chunks they came in. So it gets as many samples as fill the
-    bytes that the window really held, read-ahead included. ``chunk`` is the size of all other reads in bytes.
+    The buffer of a typical loader holds records instead of chunks. So the buffer gets as many samples as fill the bytes
+    that the window held, with its read-ahead. ``chunk`` is the size of other reads in bytes.
 
     Raises
     ------
@@ -94,21 +94,21 @@ def measure_orders(
         return order
 
     in_window = dataset.shuffle(seed=0, window=window, chunk=chunk)
-    found = {"none": measured("none", dataset.shuffle("none", chunk=chunk)), "window": measured("window", in_window)}
-    num_held = max(1, int(found["window"].held_bytes / sample_bytes))
-    found["buffer"] = measured("buffer", dataset.shuffle(orders.Buffer(samples=num_held)))
-    found["full"] = measured("full", dataset.shuffle("full", chunk=chunk))
+    none, window_order = measured("none", dataset.shuffle("none", chunk=chunk)), measured("window", in_window)
+    num_held = max(1, int(window_order.held_bytes / sample_bytes))
+    buffer = measured("buffer", dataset.shuffle(orders.Buffer(samples=num_held)))
+    full = measured("full", dataset.shuffle("full", chunk=chunk))
     chunks = in_window.resolved.order.parameters["chunks"]
-    shown = {name: found[name] for name in ("none", "buffer", "window", "full")}
-    return Comparison(shown, num_held, round(num_held * sample_bytes), chunks)
+    by_name = {"none": none, "buffer": buffer, "window": window_order, "full": full}
+    return Comparison(by_name, num_held, round(num_held * sample_bytes), chunks)
 
 
 def _measured(
     name: str, shuffled: Dataset, labels: NDArray[Any], *, num_epochs: int
 ) -> tuple[Measured, NDArray[np.int64]]:
-    """Stream an epoch on one rank; return its measurements, and a checksum of each sample's bytes, by sample id.
+    """Stream an epoch on one rank; return its measurements, and the checksum of each sample by id.
 
-    The mixing is measured over several epochs, as one has few large batches; that reads no data.
+    The mixing is measured over several epochs, without reading data, because one epoch has few large batches.
     """
     num_samples = shuffled.num_samples
     batched = _batched(shuffled, BATCH).partition(rank=0, world_size=1)
@@ -138,7 +138,7 @@ def _measured(
         ids=ids,
         variance_ratios={size: variance_ratio(emitted, size) for size in sizes},
         distinct=distinct_per_batch(emitted, min(BATCH, num_samples - 1)),
-        correlation=float(np.sqrt(np.mean([position_correlation(each) ** 2 for each in epochs]))),
+        correlation=float(np.sqrt(np.mean([position_correlation(ids) ** 2 for ids in epochs]))),
     )
     stats = batched.stats()
     counts = (stats["peak_held_bytes"], stats["num_reads"], stats["read_bytes"])
@@ -146,7 +146,7 @@ def _measured(
 
 
 def _batched(shuffled: Dataset, size: int) -> Dataset:
-    """Return the dataset as global batches of ids and content checksums."""
+    """Return global batches of ids and checksums."""
     return shuffled.with_ids().map(_id_and_checksum).batch(global_batch_size=size)
 
 
@@ -159,10 +159,10 @@ def _id_and_checksum(sample: dict[str, Any]) -> tuple[int, int]:
 
 
 def resume_elsewhere(open_again: Callable[[], Dataset], *, global_batch: int, world_size: int) -> Resumed:
-    """Stop one rank in the middle of an epoch, resume on several, and compare with the uninterrupted run.
+    """Stop one rank in the middle of an epoch, resume on several ranks, and compare with the uninterrupted run.
 
-    ``open_again`` opens and shuffles the dataset anew, as every process of a job would. The ranks of the second job
-    run one after another here.
+    ``open_again`` opens and shuffles the dataset, as every process of a job does. The resumed ranks run one after
+    another.
     """
     alone = _batched(open_again(), global_batch).partition(rank=0, world_size=1)
     running = iter(alone)
@@ -176,8 +176,8 @@ def resume_elsewhere(open_again: Callable[[], Dataset], *, global_batch: int, wo
         part.load_state_dict(json.loads(carried))
         ranks.append([_pairs(batch) for batch in part])
     resumed = [sorted(pair for part in parts for pair in part) for parts in itertools.zip_longest(*ranks, fillvalue=[])]
-    wanted = [sorted(pairs) for pairs in followed]
-    equal = sum(theirs == ours for theirs, ours in zip(resumed, wanted, strict=False))
+    expected = [sorted(pairs) for pairs in followed]
+    num_equal = sum(batch == other for batch, other in zip(resumed, expected, strict=False))
     ids = [number for pairs in (*before, *resumed) for number, _ in pairs]
     return Resumed(
         state=state,
@@ -185,13 +185,13 @@ def resume_elsewhere(open_again: Callable[[], Dataset], *, global_batch: int, wo
         world_size=world_size,
         num_before=sum(map(len, before)),
         num_after=sum(map(len, resumed)),
-        num_batches=max(len(wanted), len(resumed)),
-        num_equal_batches=equal,
+        num_batches=max(len(expected), len(resumed)),
+        num_equal_batches=num_equal,
         every_sample_once=sorted(ids) == list(range(alone.num_samples)),
     )
 
 
 def _pairs(batch: Iterable[Any]) -> list[tuple[int, int]]:
-    """Return the id and checksum of each sample of a batch; a repeat would show as a sample that comes twice."""
+    """Return the id and the checksum of each sample of a batch."""
     ids, checksums = batch
     return list(zip(ids.tolist(), checksums.tolist(), strict=True))

@@ -1,6 +1,6 @@
-"""Previews of a sample's values, on a line and in JSON.
+"""Show the values of samples as text and as JSON.
 
-Data may hold anything, even terminal commands: nothing unprintable is shown.
+Data may hold terminal commands, so everything unprintable is escaped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from shoal.figures import format_bytes
 from shoal.formats.decoding.images import IMAGE_SUFFIXES
 from shoal.pack.inputs.sample_fields import SampleFields
 
-# Most of a field that a preview reads, in characters or bytes: wider than any terminal.
+# A preview reads at most so many characters or bytes of a field: wider than any terminal.
 _MOST_SHOWN = 4096
 
 
 def printable(text: str) -> str:
-    r"""Escape everything that is not printable: control characters, bad UTF-8, invisible directions.
+    r"""Escape unprintable characters: control characters, bad UTF-8, invisible directions.
 
     >>> print(printable("a\nb\x1b[31m\u202e"))
     a\nb\x1b[31m\u202e
@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def clipped(text: str, columns: int) -> str:
-    """Cut the text to ``columns`` characters, with an ellipsis if something is missing.
+    """Cut a text to ``columns`` characters, with an ellipsis.
 
     >>> clipped("a long story", 7)
     'a long…'
@@ -41,7 +41,7 @@ def clipped(text: str, columns: int) -> str:
 
 
 def size_of(value: Any) -> str:
-    """Return the size of a value, in the unit that fits its kind.
+    """Return the size of a value as text.
 
     >>> size_of(b"0123"), size_of("ü"), size_of([1, 2]), size_of(7), size_of(np.int8(7))
     ('4 B', '2 B', 'list of 2', 'int', 'int8')
@@ -60,7 +60,7 @@ def size_of(value: Any) -> str:
 
 
 def preview(name: str, value: Any, *, columns: int) -> str:
-    r"""Return the beginning of a value as one printable line; only a description for images and other binary data.
+    r"""Return the beginning of a value as a printable line, and a description of binary data.
 
     >>> preview("txt", b"one\ntwo", columns=40), preview("jpg", b"\xff\xd8", columns=40)
     ('one\\ntwo', '(image)')
@@ -68,8 +68,8 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if isinstance(value, bytes):
         if name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
             return "(image)"
-        found = _as_text(value[:_MOST_SHOWN], is_all=len(value) <= _MOST_SHOWN)
-        return "(binary)" if found is None else clipped(printable(found), columns)
+        text = _as_text(value[:_MOST_SHOWN], is_all=len(value) <= _MOST_SHOWN)
+        return "(binary)" if text is None else clipped(printable(text), columns)
     if isinstance(value, str):
         return clipped(printable(value[:_MOST_SHOWN]), columns)
     if isinstance(value, np.generic):
@@ -79,33 +79,31 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if (picture := _picture(value)) is not None:
         return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
     if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
-        return clipped(printable(json.dumps(value, ensure_ascii=False, default=_json_default)), columns)
+        text = json.dumps(value, ensure_ascii=False, default=_json_default)
+        return clipped(printable(text), columns)
     return clipped(printable(repr(value)), columns)
 
 
 def field_counts_text(fields: SampleFields) -> str:
-    """Return how many of some packed samples have each field."""
+    """Return the number of samples with each field, as text."""
     return ", ".join(f"{printable(name)} {count:,}" for name, count in fields.counts.items())
 
 
 def without_usual_text(fields: SampleFields) -> str:
-    """Return the first samples that lack one of the fields that most have."""
+    """Return the first samples that lack a usual field, as text."""
     names = list(map(printable, fields.first_without_usual))
     return ", ".join([*names, *(["..."] if fields.num_without_usual > len(names) else [])])
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value for JSON: text as text, other bytes as ``{"base64": ...}``, arrays with their type and values.
-
-    Pictures become their mode and size, numpy numbers plain numbers.
-    """
+    """Convert a value to JSON: binary data to ``{"base64": ...}``, arrays and pictures to their description."""
     if isinstance(value, np.generic):
         value = _scalar(value)
     if isinstance(value, bytes):
         text = _as_text(value, is_all=True)
         return {"base64": base64.b64encode(value).decode("ascii")} if text is None else text
     if isinstance(value, str):
-        # Lone surrogates, which stand for bytes that were not UTF-8, could not be written.
+        # Lone surrogates stand for bytes that are not UTF-8, and cannot be written.
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return {str(json_value(str(key))): json_value(item) for key, item in value.items()}
@@ -118,7 +116,7 @@ def json_value(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    """Convert a numpy scalar for JSON: a number, or a time as text."""
+    """Convert a numpy scalar to a number, or a time to text."""
     plain = value.item()
     return plain if value.dtype.kind in "biuf" else str(value)
 
@@ -128,13 +126,13 @@ def _json_default(value: Any) -> Any:
 
 
 def _picture(value: Any) -> dict[str, Any] | None:
-    """Return the mode and size of a Pillow picture, without Pillow; None for anything else."""
+    """Return the mode and size of a Pillow picture, without importing Pillow; None for other values."""
     names = ("mode", "width", "height")
     return {name: getattr(value, name) for name in names} if all(hasattr(value, name) for name in names) else None
 
 
 def _as_text(data: bytes, *, is_all: bool) -> str | None:
-    """Return bytes as text if they are UTF-8 without NUL; a character cut at the end of a part is left out."""
+    """Decode UTF-8 without NUL, dropping a cut character at the end of a part; None for other bytes."""
     if b"\0" in data:
         return None
     try:

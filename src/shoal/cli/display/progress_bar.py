@@ -1,7 +1,6 @@
-"""A progress bar on stderr, for work that takes longer than a moment.
+"""A progress bar on stderr.
 
-Written here because the need is one line of text; libraries for it cost more start-up time than the whole command
-line (design/dependencies.md has the figures).
+Libraries for progress bars take longer to start than the whole command line (design/dependencies.md has the figures).
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.stats.live_line import LiveLine
 
 _BAR_COLUMNS = 24
-_LEAST_SHARE = 0.01  # below, as after a server's first answer, the remaining time cannot be estimated
+_LEAST_SHARE = 0.01  # below, the remaining time cannot be estimated
 
 
 class Progress:
-    """A line that shows the progress of work, its speed and the remaining time.
+    """A line with the progress of work, its speed and the remaining time.
 
-    It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log has no use for a bar. It
-    appears after half a second, is drawn at most ten times a second and vanishes when the work ends, so that what a
-    verb prints is the same with and without it. Use it from one thread.
-
-    ``total`` is None if unknown; ``unit`` is ``"bytes"`` or the plural of what is counted.
+    The line appears if ``stream`` (stderr) is a terminal or ``force`` is true: after half a second, drawn at most ten
+    times a second, and removed at the end of the work. ``total`` is None if unknown; ``unit`` is ``"bytes"`` or a
+    plural noun. Not thread-safe.
 
     >>> with Progress(total=3, label="indexing", unit="shards") as progress:
     ...     for shard in range(3):
@@ -56,17 +53,17 @@ class Progress:
         self.close()
 
     def advance(self, count: int = 1) -> None:
-        """Report that ``count`` more are done."""
+        """Report ``count`` more units of done work."""
         self.update(self.done + count)
 
     def update(self, done: int) -> None:
-        """Report that ``done`` are done in all; costs a clock reading unless it is time to draw."""
+        """Report ``done`` units of work in all; costs a clock reading unless a redraw is due."""
         self.done = done
         if self._screen.is_due():
             self._screen.draw(self._line(self._clock() - self._start_seconds))
 
     def show_bytes(self, done: int, total: int, _: int = 0) -> None:
-        """Report that ``done`` of ``total`` bytes are done: the callback of everything that reads or writes shards."""
+        """Report ``done`` of ``total`` bytes: a callback for readers and writers of shards."""
         self.total = total
         self.update(done)
 

@@ -1,4 +1,4 @@
-"""Hints of the library, which speak Python, in the options of a verb of the command line."""
+"""Translate hints of the library from Python arguments to options of a verb."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-# Arguments whose option has another name. Of several options, the first that the verb has.
+# Arguments with another option name. The first option that the verb has is used.
 _OPTIONS_OF_ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "format": ("--to", "--format"),
     "source_format": ("--format",),
@@ -30,15 +30,15 @@ _OTHERS = (
     (re.compile(r"text_field= of repack\(\), field= of tokenize\(\)"), "--text-field", "--text-field"),
     (re.compile(r"deadline_seconds in storage_options"), "--deadline", "--deadline"),
 )
-# A clause, or the end of one, that advises to skip samples, which not every verb does.
+# A clause, or its end, that advises to skip samples; some verbs cannot skip.
 _SKIPPING = re.compile(r"(?:^|, )(?:or )?(?:without )?(?:reading\()?on_error=.*")
-_COMMANDS = re.compile(r"(`[^`]*`)")  # are in the words of the shell already
+_COMMANDS = re.compile(r"(`[^`]*`)")  # commands of a shell need no translation
 
 
 def in_shell(hint: str, options: Collection[str]) -> str:
-    """Return a hint with the verb's options in place of Python arguments; what the verb lacks stays as it is.
+    """Replace Python arguments in a hint by the options of the verb; other arguments stay.
 
-    Advice to skip samples is left out where the verb does not.
+    Advice to skip samples is removed if the verb cannot skip.
 
     >>> in_shell('reading(on_error="skip") leaves out such samples', ["--on-error"])
     '--on-error skip leaves out such samples'
@@ -55,25 +55,22 @@ def in_shell(hint: str, options: Collection[str]) -> str:
         argument = _ARGUMENT.fullmatch(match["argument"])
         return (argument and _option(argument, options)) or match[0]
 
-    hint = hint if "--on-error" in options else _without_skipping(hint)
+    if "--on-error" not in options:
+        clauses = [_SKIPPING.sub("", clause) for clause in hint.split("; ")]
+        hint = "; ".join(clause for clause in clauses if clause and "on_error=" not in clause)
     for pattern, option, text in _OTHERS:
         hint = pattern.sub(text, hint) if option in options else hint
     parts = _COMMANDS.split(hint)
     return "".join(part if part.startswith("`") else _ARGUMENT.sub(option_of, _CALL.sub(call, part)) for part in parts)
 
 
-def _without_skipping(hint: str) -> str:
-    clauses = [_SKIPPING.sub("", clause) for clause in hint.split("; ")]
-    return "; ".join(clause for clause in clauses if clause and "on_error=" not in clause)
-
-
 def _option(argument: re.Match[str], options: Collection[str]) -> str | None:
-    """Return an argument as it is written in a shell; None if the verb has no such option."""
+    """Return an argument as words of a shell; None if the verb has no such option."""
     name, value = argument["name"], (argument["value"] or "").strip("\"'")
     known = _OPTIONS_OF_ARGUMENTS.get(name, (f"--{name.replace('_', '-')}",))
     if name in ("labelled", "grouped") and value in ("True", "False"):
         known, value = ((f"--no-{known[0][2:]}",) if value == "False" else known), ""
-    if value in ("None", "False"):  # a shell has no word for it
+    if value in ("None", "False"):  # has no option
         return None
     option = next((option for option in known if option in options), None)
     if option is None:

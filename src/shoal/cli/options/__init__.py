@@ -1,1 +1,1 @@
-"""HOW DOES A VERB LEARN WHAT TO DO? Options that several verbs share, declared once."""
+"""HOW DOES A VERB LEARN WHAT TO DO? Options that several verbs share."""

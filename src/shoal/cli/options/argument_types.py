@@ -1,4 +1,4 @@
-"""Parsers for words on the command line, for the ``type`` of an argument."""
+"""Types of arguments on the command line, and the spelling of options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import argparse
 
 from shoal.hints import did_you_mean
 from shoal.order.registry import ORDERS
+
+
+def option_of(name: str) -> str:
+    """Return the option of an argument, such as "--global-batch" for "global_batch"."""
+    return f"--{name.replace('_', '-')}"
 
 
 def at_least_zero(text: str) -> int:
@@ -19,7 +24,7 @@ def at_least_one(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Parse a positive integer, which may be written with an exponent.
+    """Parse a positive integer, with or without an exponent.
 
     >>> count("2e9"), count("1_000")
     (2000000000, 1000)
@@ -34,7 +39,7 @@ def count(text: str) -> int:
 
 
 def sample_ids(text: str) -> list[int]:
-    """Parse sample ids that are separated by commas.
+    """Parse sample ids separated by commas.
 
     >>> sample_ids("5,9, 100")
     [5, 9, 100]
@@ -43,7 +48,7 @@ def sample_ids(text: str) -> list[int]:
 
 
 def order(text: str) -> str:
-    """Parse the name of an order, with or without its arguments, which stay a text."""
+    """Check the name of an order, and return the text with its arguments."""
     name = text.partition("(")[0].strip()
     if name not in ORDERS:
         msg = f"there is no order {name!r}; {did_you_mean(name, ORDERS)}there are {', '.join(ORDERS)}"
@@ -52,7 +57,7 @@ def order(text: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """Parse names that are separated by commas; with ``action="extend"``, the option may be repeated."""
+    """Parse names separated by commas."""
     return text.split(",")
 
 

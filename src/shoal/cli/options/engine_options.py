@@ -1,4 +1,4 @@
-"""Options of the engine that runs the units of a job: processes of this machine, a cluster, or that of a package."""
+"""Options of the engine that runs a job: this machine, a cluster, or an engine of a package."""
 
 from __future__ import annotations
 
@@ -28,23 +28,20 @@ _CONNECT_SECONDS = 10
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, planned: str) -> None:
-    """Declare the engine and its cluster; ``planned`` says what this machine does itself, whatever the engine."""
+    """Declare the engine and its cluster; ``planned`` names the work that this machine always does itself."""
     group = parser.add_argument_group("engine")
-    text = (
-        "what runs the work: processes of this machine (local, the default), a cluster, or an engine of an installed "
-        f"package; {planned}"
-    )
+    text = f"run on this machine (local, the default), a cluster, or an engine of an installed package; {planned}"
     group.add_argument("--engine", metavar="{local,ray,spark}", type=_engine_name, default=_LOCAL, help=text)
     text = (
-        "the cluster: master URL of Spark (default: that of spark-submit or its configuration, or else local[*]), or "
-        "address of Ray (default: RAY_ADDRESS, one that runs on this machine, or one that is started for this run)"
+        "master URL of Spark (default: from spark-submit or its configuration, else local[*]), or address of Ray "
+        "(default: RAY_ADDRESS, else a Ray on this machine, else a new Ray for this run)"
     )
     group.add_argument("--address", metavar="ADDRESS", help=text)
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A cluster engine; ``label`` and ``unit`` are words for its progress bar, such as "packing" and "shards"."""
+    """A cluster engine; its progress bar shows ``label`` and ``unit``, such as "packing" and "shards"."""
 
     name: str
     address: str | None
@@ -52,10 +49,9 @@ class Engine:
     unit: str
 
     def run(self, job: UnitJob[_Result]) -> _Result:
-        """Run the units of a job that are missing, and finish it; without any, the engine is not started.
+        """Run the missing units of a job, and finish the job; without missing units, do not start the engine.
 
-        Sessions that are started here are closed here. Raises what the job does, and `UsageError` if the engine cannot
-        be started.
+        Closes sessions that it started. Raises the errors of the job, and `UsageError` if the engine cannot start.
         """
         if not job.missing():
             return job.finish()
@@ -64,15 +60,14 @@ class Engine:
             return done
 
     def record(self) -> dict[str, Any]:
-        """Return the name and address for a report."""
+        """Return the name and the address for a report."""
         return {"engine": self.name, "address": None if self.address is None else _shown(self.address)}
 
 
 def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine | None:
-    """Return the engine that was asked for; None for processes of this machine.
+    """Return the requested engine; None for this machine.
 
-    Raises `UsageError` if the library of the engine is not installed, the package that brings it is broken, or an
-    address is given for this machine.
+    Raises `UsageError` if the library of the engine is missing, its package is broken, or this machine gets an address.
     """
     name, address = arguments.engine, arguments.address
     if name == _LOCAL:
@@ -81,7 +76,7 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
             raise UsageError(msg, hint="--engine spark or --engine ray")
         return None
     if name not in ENGINES.own:
-        _ = ENGINES[name]  # a broken package is named before anything is planned
+        _ = ENGINES[name]  # raises an error about a broken package before the planning
         return Engine(name, address, label, unit)
     try:
         import_module(LIBRARIES_OF_EXTRA[name])
@@ -91,52 +86,40 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
     return Engine(name, address, label, unit)
 
 
-@contextmanager
-def _spark(address: str | None) -> Iterator[Any]:
-    """Yield a Spark session, which is stopped at the end unless it was there before."""
+def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
+    """Run a job in a Spark session; stop the session at the end unless it was active before."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  # optional, and slow to import
 
-    was_there = SparkSession.getActiveSession() is not None
+    was_active = SparkSession.getActiveSession() is not None
     builder = SparkSession.builder.appName("shoal").config("spark.ui.showConsoleProgress", "false")
     with _starting("Spark", address, hint="Spark needs Java 17 or later; --address takes its master URL"):
         session = (builder if address is None else builder.master(address)).getOrCreate()
     try:
-        yield session
+        done: _Result = import_module("shoal.pack.spark").run(session, job, progress=progress)
+        return done
     finally:
-        if not was_there:
+        if not was_active:
             session.stop()
 
 
-@contextmanager
-def _ray(address: str | None) -> Iterator[None]:
-    """Connect to Ray, or start it here, and leave it at the end unless it was there before."""
+def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
+    """Run a job on Ray, connecting or starting it; disconnect at the end unless it was connected before."""
     import ray  # noqa: PLC0415  # optional, and slow to import
 
-    was_there = ray.is_initialized()
-    if not was_there:
+    was_connected = ray.is_initialized()
+    if not was_connected:
         with _starting("Ray", address, hint="`ray status` on the head node shows the address"):
             ray.init(address=address, log_to_driver=False, logging_level="WARNING")
     try:
-        yield
+        done: _Result = import_module("shoal.pack.ray").run(job, progress=progress)
+        return done
     finally:
-        if not was_there:
+        if not was_connected:
             ray.shutdown()
 
 
-def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
-    with _spark(address) as session:
-        done: _Result = import_module("shoal.pack.spark").run(session, job, progress=progress)
-    return done
-
-
-def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
-    with _ray(address):
-        done: _Result = import_module("shoal.pack.ray").run(job, progress=progress)
-    return done
-
-
 ENGINES: Door[Any] = Door("shoal.engines", {"ray": _on_ray, "spark": _on_spark})
-"""What runs the missing units of a job, and finishes it, by the names of ``--engine``."""
+"""Functions that run the missing units of a job and finish it, by ``--engine``."""
 
 
 def _engine_name(text: str) -> str:
@@ -155,7 +138,7 @@ def _starting(name: str, address: str | None, *, hint: str) -> Iterator[None]:
     except ShoalError:
         raise
     except Exception as error:
-        # py4j first says which call has failed, then why.
+        # The first line of py4j names the failed call, the next line the reason.
         lines = [line.strip(": ") for line in str(error).splitlines() if not line.startswith("An error occurred while")]
         msg = f"{name} cannot be reached or started {where}: {printable((lines or [type(error).__name__])[0])}"
         raise UsageError(msg, hint=hint) from error
@@ -166,12 +149,12 @@ def _shown(address: str) -> str:
 
 
 def _connect(address: str) -> None:
-    """Raise `OSError` if none of an address's hosts can be reached; Spark would go on trying for a minute, Ray longer.
+    """Raise `OSError` if no host of the address can be reached; Spark would try for a minute, Ray longer.
 
     Words such as ``local[2]``, ``yarn`` and ``auto`` name no host.
     """
-    found = _HOSTS.fullmatch(address)
-    hosts = found[1].split(",") if found else []
+    match = _HOSTS.fullmatch(address)
+    hosts = match[1].split(",") if match else []
     for number, host in enumerate(hosts, 1):
         name, _, port = host.rpartition(":")
         with suppress(*([OSError] if number < len(hosts) else [])):

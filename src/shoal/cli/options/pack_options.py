@@ -1,4 +1,4 @@
-"""Options and report that `shoal pack` and `shoal repack` share."""
+"""Options and reports of `shoal pack` and `shoal repack`."""
 
 from __future__ import annotations
 
@@ -26,60 +26,61 @@ _MOST_LISTED = 20
 
 
 def format_names() -> str:
-    """Return the formats that can be written, for a help text."""
+    """Return the formats that can be written, as a help text."""
     formats = ", ".join(name for name in WRITTEN_FORMATS if "." not in name)
-    return f"{formats}; those of rows also compressed, as in jsonl.zst"
+    return f"{formats}; rows also compressed, as in jsonl.zst"
 
 
 def add_shard_arguments(
     parser: argparse.ArgumentParser, *, shard_bytes: str, columns: str, on_error: str, workers: str
 ) -> None:
-    """Declare the options of the new shards; the arguments are help texts for what a verb understands by each."""
-    text = f"{shard_bytes}, such as 256MiB (default: chosen by the size of the data and --readers)"
+    """Declare the options of the new shards; the arguments are the parts of help texts that differ by verb."""
+    text = f"{shard_bytes}, such as 256MiB (default: by the size of the data and --readers)"
     parser.add_argument("--shard-bytes", metavar="BYTES", help=text)
-    text = "ranks, times the workers of each, that should each have a shard of their own (default: 1)"
+    text = "ranks times workers that should each get a shard (default: 1)"
     parser.add_argument("--readers", type=at_least_one, metavar="N", default=1, help=text)
-    text = "shards are named NAME-000000 and so on (default: shard)"
-    parser.add_argument("--prefix", metavar="NAME", default="shard", help=text)
-    text = "smallest ranges that the index distinguishes; a chunk is at least one (default: 64KiB)"
+    parser.add_argument(
+        "--prefix", metavar="NAME", default="shard", help="shards are NAME-000000, ... (default: shard)"
+    )
+    text = "size of the smallest ranges of the index (default: 64KiB)"
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
-    text = f"{columns}, separated by commas; NAME=PATH gives another name; may be repeated"
+    text = f"{columns}, separated by commas; NAME=PATH renames a column; may be repeated"
     parser.add_argument("--columns", type=names, action="extend", metavar="NAMES", default=[], help=text)
-    text = f"{on_error} ends the run (raise, the default), or is left out, counted and listed (skip)"
+    text = f"{on_error}: raise ends the run (default), skip leaves it out and lists it"
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help=text)
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=f"processes (default: {workers})")
 
 
 def add_dedup_argument(group: argparse._ArgumentGroup, *, key: str, content: str) -> None:
-    """Declare the option about duplicates; the arguments say what is equal."""
-    text = f"leave out all but the first of what is equal, and count the rest; key: {key}; content: {content}"
+    """Declare the option for duplicates; the arguments define equality."""
+    text = f"leave out duplicates, and count them; key: {key}; content: {content}"
     group.add_argument("--dedup", choices=("key", "content"), help=text)
 
 
 def add_repeat_arguments(group: argparse._ArgumentGroup, *, columns: str) -> None:
-    """Declare how often classes come; ``columns`` says what a class can be besides the directory."""
-    text = "repeat the samples of a class: zebra=3, or zebra=2.5; may be repeated"
+    """Declare the repeats of classes; ``columns`` names the class of a sample, if not its directory."""
+    text = "repeat the samples of a class, as in zebra=3 or zebra=2.5; may be repeated"
     group.add_argument("--oversample", metavar="CLASS=TIMES", action="append", default=[], help=text)
-    text = f"what --oversample takes as the class: cls, by directory, or {columns} (default: cls)"
+    text = f"class for --oversample: cls (the directory), or {columns} (default: cls)"
     group.add_argument("--oversample-key", metavar="KEY", default=CLASS_FIELD, help=text)
-    text = f"repeat rarer classes until all have as many samples, by cls or by {columns}"
+    text = f"repeat rarer classes until all have equally many samples, by cls or by {columns}"
     group.add_argument("--balance", metavar="KEY", help=text)
 
 
 def _factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
-    """Return the factor of each class that ``--oversample`` names; `UsageError` if one is named twice."""
+    """Return the factor of each class in ``--oversample``; raise `UsageError` if a class has two."""
     factors: dict[str, Fraction] = {}
     for text in arguments.oversample:
         name, times = parse_factor(text)
         if name in factors:
             msg = f"the class {name!r} is to be oversampled {factors[name]} times and {times} times"
-            raise UsageError(msg, hint="say it once")
+            raise UsageError(msg, hint="name each class once")
         factors[name] = times
     return factors
 
 
 def shard_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options of `shoal pack` and `shoal repack` say alike of a `ShardRequest`, by its fields."""
+    """Return the fields of a `ShardRequest` that the options give."""
     shard_bytes = arguments.shard_bytes
     return {
         "shard_bytes": None if shard_bytes is None else parse_bytes(shard_bytes, "--shard-bytes"),
@@ -98,13 +99,13 @@ def shard_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def classes_record(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
-    """Return the samples of each class before and after, and the number due if some were left out."""
-    are_less = any(entry.num_left_out for entry in classes)
+    """Return the samples of each class before and after, and the promised number if some were left out."""
+    has_left_out = any(entry.num_left_out for entry in classes)
     return [
         {
             "class": printable(entry.name),
             "num_inputs": entry.num_inputs,
-            **({"num_promised": entry.num_samples} if are_less else {}),
+            **({"num_promised": entry.num_samples} if has_left_out else {}),
             "num_samples": entry.num_samples - entry.num_left_out,
         }
         for entry in classes
@@ -114,12 +115,12 @@ def classes_record(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
 def packed_record(
     packed: Packed | Repacked, more: dict[str, Any], *, elapsed_seconds: float, engine: Engine | None = None
 ) -> dict[str, Any]:
-    """Return what was packed, with ``more`` of it behind the format.
+    """Return the report of packed shards, with ``more`` facts after the format.
 
-    A cluster ``engine`` does not know its processes and their memory: ``driver_peak_memory_bytes`` is that of this one.
+    The processes and the memory of a cluster are unknown: ``driver_peak_memory_bytes`` belongs to this process.
     """
     summary = packed.summary
-    made_now = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
+    num_new = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
     num_done_before = sum(shard.done_before for shard in summary.shards)
     if engine is None:
         ran: dict[str, Any] = {"num_workers": packed.num_workers, "peak_memory_bytes": packed.peak_bytes}
@@ -142,25 +143,26 @@ def packed_record(
         "fingerprint": summary.fingerprint,
         "digest": summary.digest,
         "elapsed_seconds": elapsed_seconds,
-        "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
+        "samples_per_second": num_new / max(elapsed_seconds, 1e-9),
     }
 
 
 def _duplicates(summary: PackSummary) -> dict[str, Any]:
-    """Return what was left out as equal to an earlier sample; nothing if that was not asked for."""
-    if (found := summary.duplicates) is None:
+    """Return the facts about duplicates; empty without --dedup."""
+    if (duplicates := summary.duplicates) is None:
         return {}
-    first = [{"name": printable(name), "same_as": printable(earlier)} for name, earlier in found.first]
-    return {"dedup": found.by, "num_duplicates": found.num_samples, **({"first_duplicates": first} if first else {})}
+    first = [{"name": printable(name), "same_as": printable(earlier)} for name, earlier in duplicates.first]
+    facts = {"dedup": duplicates.by, "num_duplicates": duplicates.num_samples}
+    return facts | ({"first_duplicates": first} if first else {})
 
 
 def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, as_json: bool) -> None:
-    """Print the record with the inputs that were skipped; people see only the first of them."""
+    """Print the record and the skipped inputs; people see only the first inputs."""
     if not as_json:
         if record.get("num_workers") == 0:
             output.complain(f"note: {record['output']} was finished before, so there was nothing to do")
             del record["samples_per_second"]
-        for name in ("num_workers", "address"):  # nothing was left to do; the engine's own choice
+        for name in ("num_workers", "address"):  # unknown if nothing was left to do, or if the engine chose it
             if name in record and not record[name]:
                 del record[name]
     if skipped:

@@ -1,4 +1,4 @@
-"""The `shoal plan` command: what a cluster should read, and its cost; from an index, a listing, or numbers."""
+"""The `shoal plan` command: recommend what a cluster reads at a time, and predict mixing, memory and cost."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.options.argument_types import count
-from shoal.cli.options.sequence_options import add_sequence_arguments
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
-from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.plan.asked_plan import asked_plan
+from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
 from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
-from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
-from shoal.cli.plan.planned_sequences import show_sequences, told
-from shoal.cli.plan.what_if import what_if
+from shoal.cli.plan.requested_plan import requested_plan, sequence_text, what_if
 from shoal.figures import counted
 from shoal.storage.sources.source import printed
 from shoal.tools.planning.sizing import Cluster
@@ -24,10 +20,10 @@ from shoal.tools.reports.plan_page import plan_page, plan_picture
 
 _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("--nodes", count, "P", 1, "machines"),
-    ("--ranks-per-node", count, "R", 1, "processes on each"),
+    ("--ranks-per-node", count, "R", 1, "processes on each machine"),
     ("--global-batch", count, "G", 256, "samples of a step"),
-    ("--memory", str, "BYTES", "8GiB", "memory for the stream, on each node"),
-    ("--cache", str, "BYTES", "none", "chunk cache on each node: the budget that cache= of shoal.open() gives it"),
+    ("--memory", str, "BYTES", "8GiB", "memory of each node for the stream"),
+    ("--cache", str, "BYTES", "none", "budget of a chunk cache on each node"),
     ("--latency", float, "SECONDS", 0.03, "latency of a request"),
     ("--connection-bandwidth", str, "BYTES", "90MB", "bandwidth of a connection"),
     ("--node-bandwidth", str, "BYTES", "1.25GB", "bandwidth of a node"),
@@ -40,35 +36,32 @@ _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Reads are simulated, not estimated: of the whole epoch where it has up to 2 million samples, else of a part "
-        "that stands for the rest. Bandwidths are bytes per second: 1.25GB is a 10 Gbit network. With --index grow the "
-        "shards are listed, and only the first ones indexed, or none with --sample-bytes: this tells how a first epoch "
-        "is mixed that begins before all of them are indexed."
+        "Reads are simulated: the whole epoch up to 2 million samples, or a part that stands for the rest. Bandwidths "
+        "are bytes per second: 1.25GB is a 10 Gbit network. --index grow predicts the mixing of a first epoch that is "
+        "read while shards are indexed: it lists the shards, and indexes only the first ones, or none with "
+        "--sample-bytes."
     )
     add_source_arguments(parser, is_optional=True)
     data = parser.add_argument_group("data", "instead of SOURCE, or of the shards of --index grow")
     data.add_argument("--num-samples", type=count, metavar="N", help="number of samples, such as 2e9")
     data.add_argument("--sample-bytes", metavar="BYTES", help="mean size of a sample, such as 8KB")
-    data.add_argument(
-        "--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (default: 1, the worst)"
-    )
-    add_growing_arguments(data)
+    data.add_argument("--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (default: 1)")
+    text = "correlation inside shards, between chunks, for --index grow (default: --rho)"
+    data.add_argument("--shard-rho", type=float, metavar="R", help=text)
     cluster = parser.add_argument_group("cluster")
     for option, kind, metavar, default, text in _CLUSTER_OPTIONS:
         shown = default if default is not None else "as fast as data arrive"
         cluster.add_argument(option, type=kind, metavar=metavar, default=default, help=f"{text} (default: {shown})")
-    add_order_arguments(parser, default="without any of these, what is recommended")
+    add_order_arguments(parser, default="default: the recommended order")
     add_sequence_arguments(parser, batches="--global-batch")
     add_page_arguments(parser, html=", with a what-if table")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what is recommended, or what the given order means."""
-    if arguments.picture is not None:
-        check_picture(arguments.picture)
-    asked = asked_plan(arguments)
-    plan, sequences = asked.plan, asked.sequences
+    """Show the plan of the given order, or of the recommended order."""
+    check_picture(arguments.picture)
+    plan, sequences = requested_plan(arguments)
     cluster, data, num_together = plan.cluster, plan.data, arguments.global_batch
     record = plan.record()
     if sequences:
@@ -93,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         groups = _groups(record)
         if sequences:
             heading = f"Sequences of {arguments.pack_sequences:,} tokens"
-            groups[heading] = {name: told(facts, num_together) for name, facts in sequences.items()}
+            groups[heading] = {name: sequence_text(facts, num_together) for name, facts in sequences.items()}
         table = what_if(arguments, plan)
         page = plan_page(plan.figures(), groups, table, call=call, notes=_notes(plan), made_by=made_by, **head)
         write_page(arguments.html, page)
@@ -102,9 +95,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(record, cluster, [*warnings, *data.reading.notes])
         if sequences:
-            show_sequences(sequences, arguments.pack_sequences, num_together)
+            output.say(f"\nsequences of {arguments.pack_sequences:,} tokens, {num_together:,} in a step:")
+            for strategy, facts in sequences.items():
+                output.say(f"  {strategy:9}  {sequence_text(facts, num_together)}")
         if plan.growing is not None:
-            show_growing(plan.growing)
+            output.say(f"\nfirst epoch, while shards are indexed: {plan.growing}")
     return 0
 
 
@@ -128,29 +123,29 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     if "open_call" in record:
         output.say(f"ds = {record['open_call']}")
     output.say(f"ds.{record['call']}")
-    found = record["sequential"]
+    shards = record["sequential"]
     output.say()
-    if cluster.latency_seconds:  # without latency, shards of any size will do
+    if cluster.latency_seconds:  # without latency, shards of any size are read at full speed
         output.say(
-            f"Shards read whole, one after the other: at least {found['shard_bytes'] / 1e9:.3g} GB each for 1 % "
-            f"overhead, {found['num_shards']:,} of them."
+            f"Shards read whole, one after the other: at least {shards['shard_bytes'] / 1e9:.3g} GB each for 1 % "
+            f"overhead, {shards['num_shards']:,} of them."
         )
     output.say(
-        f"A buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {found['buffer_samples']:,} samples, "
-        f"{found['buffer_share']:.3%} of all."
+        f"A buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {shards['buffer_samples']:,} samples, "
+        f"{shards['buffer_share']:.3%} of all."
     )
 
 
 def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
-    """Return warnings of too little memory, with its largest part, of a refused run, and of a badly mixed beginning."""
+    """Return warnings about too little memory, a refused run, and a badly mixed first epoch."""
     warnings = []
     if record["node_memory_bytes"] > cluster.memory_bytes:
         parts = {name: cluster.ranks_per_node * part for name, part in record["rank_memory_parts"].items()}
         parts["index_bytes"] = record["index_bytes"]
         part, remedy = _MEMORY_PARTS[max(parts, key=lambda name: parts[name])]
-        given = output.format_value("memory_bytes", cluster.memory_bytes)
-        said = f"This is more than the {given} of a node (--memory). Most of it: {part.lower()}."
-        warnings.append(f"{said} It is less with {remedy}.")
+        limit = output.format_value("memory_bytes", cluster.memory_bytes)
+        text = f"This is more than the {limit} of a node (--memory). Most of it: {part.lower()}."
+        warnings.append(f"{text} It is less with {remedy}.")
     if record["refused"]:
         warnings.append(f"A run would be refused: {record['refused']}")
     if record.get("growing", {}).get("warning"):
@@ -159,14 +154,14 @@ def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
 
 
 def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the facts of the page by heading."""
+    """Return the facts of the page under their headings."""
     groups = {
         heading: {text: output.format_value(name, record[name]) for name, text in facts.items()}
         for heading, facts in _FACTS.items()
     }
-    groups["What it takes"]["Steps wait for data"] = f"{record['waiting_share']:.1%} of the time"
+    groups["Memory, reads and time"]["Steps wait for data"] = f"{record['waiting_share']:.1%} of the time"
     if record["epoch_price"]:
-        groups["What it takes"]["Price of an epoch"] = f"{record['epoch_price']:,.4g}"
+        groups["Memory, reads and time"]["Price of an epoch"] = f"{record['epoch_price']:,.4g}"
     if facts := cache_facts(record):
         groups["Chunk cache of a node"] = facts
     groups["Memory of a rank, by part"] = {
@@ -180,13 +175,13 @@ _SHOWN_APART = (
     *("amplification_with_cache", "amplification_without_cache"),
 )
 _FACTS = {
-    "What is read at a time": {
+    "Chunks and window": {
         "chunk_bytes": "Chunk",
         "window_bytes": "Window",
         "window_chunks": "Chunks in the window",
         "num_canonical_nodes": "Canonical nodes",
     },
-    "What it takes": {
+    "Memory, reads and time": {
         "rank_memory_bytes": "Memory of a rank",
         "index_bytes": "Index, mapped by all ranks of a node",
         "node_memory_bytes": "Memory of a node",
@@ -201,7 +196,7 @@ _FACTS = {
     },
 }
 
-_MEMORY_PARTS = {  # with what makes each smaller
+_MEMORY_PARTS = {  # title, and the change that makes the part smaller
     "in_use_bytes": ("Chunks in use", "a smaller --window, or more nodes"),
     "ahead_bytes": ("Read ahead", "a smaller --window or --chunk"),
     "batches_bytes": ("Two batches", "a smaller --global-batch, or more nodes"),
@@ -228,22 +223,23 @@ def _notes(plan: Planned) -> list[str]:
     if plan.is_exact:
         first = "The reads of the whole epoch were simulated: requests and bytes are what a run makes, within 5 %."
     else:
-        first = "The epoch is long, so part of it was simulated, and stands for the rest: requests and bytes are right "
+        first = "A part of the epoch was simulated, and stands for the rest: requests and bytes are right "
         first += _give_or_take(reads.error)
-        first += "." if reads.thinned == 1.0 else f", of chunks that had one sample of {reads.thinned:.1f}."
+        first += "." if reads.thinned == 1.0 else f"; of {reads.thinned:.1f} samples of a chunk, one was simulated."
         if reads.held_error:
-            first += f" How many chunks a rank holds is right give or take {200.0 * reads.held_error:.0f} %."
-    mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; 1 is data of which every chunk holds "
-    mixing += "samples of one kind. shoal audit and ds.quality() measure yours."
-    times = "Times follow from latency and bandwidth as given. Memory is what a rank takes beyond the interpreter, its "
-    times += "modules and the index; what becomes of samples after that is yours to add. Each row of the table is "
-    times += "what the plan says with the options in its last column. A chunk of more than 8 MiB is requested in parts "
-    times += "of 4 MiB, on several connections: then larger chunks make no fewer requests."
-    cache = "Chunk caches are replayed by their own rules: what they leave over is exact where they hold all that a "
-    cache += "node reads, else within 15 %. Ranks are taken to keep in step. On a disk they take no memory."
+            first += f" The number of chunks that a rank holds is right give or take {200.0 * reads.held_error:.0f} %."
+    mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; with 1, every chunk holds samples of "
+    mixing += "one kind. shoal audit and ds.quality() measure your data."
+    times = "Times follow from the given latency and bandwidth. Memory excludes the interpreter, its modules, and your "
+    times += "use of the samples. Each row of the table is the plan with the options in its last column. A chunk of "
+    times += "more than 8 MiB is requested in parts of 4 MiB, on several connections: larger chunks then save no "
+    times += "requests."
+    cache = "Chunk caches are replayed by their own rules. The remaining reads are exact if the cache holds all reads "
+    cache += "of its node, and within 15 % otherwise. Ranks are assumed to keep in step. Caches on a disk take no "
+    cache += "memory."
     return [first, *plan.data.reading.notes, mixing, times, *([] if plan.cached is None else [cache])]
 
 
 def _give_or_take(error: float) -> str:
-    """Return a standard deviation in words: twice its value, and at least 5 %, since models are not runs."""
+    """Return the error as text: two standard deviations, and at least 5 %, because a model is not a run."""
     return f"give or take {max(5.0, 200.0 * error):.0f} %"

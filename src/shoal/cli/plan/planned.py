@@ -1,4 +1,4 @@
-"""A plan: the simulated reads of a cluster, and the requests, memory and traffic that follow."""
+"""A plan: simulated reads of a cluster, and its requests, memory and traffic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from shoal.cli.plan.planned_cache import PlannedCache
 from shoal.cli.plan.planned_data import PlannedData
-from shoal.cli.plan.planned_growing import growing_facts
 from shoal.cli.plan.planned_reading import span_of
 from shoal.quality.expected_quality import GrowingQuality
 from shoal.tools.planning.node_cache import EpochReads
@@ -20,15 +19,16 @@ from shoal.tools.planning.sizing import Cluster, PlannedTraffic, textbook, traff
 from shoal.tools.reports.plan_page import PlanFigures
 
 _MOST_SIZES = 12
+_MOST_SEGMENTS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A plan: data in an order, for a cluster, and the simulation of its reads.
+    """The plan of data in an order on a cluster.
 
-    ``num_reads`` are those of all ranks over the whole epoch, ``fetched`` and ``num_requests`` those that reach the
-    store: fewer with a chunk cache in each node, ``cached``. ``growing`` is the mixing of a first epoch that is
-    read while shards are indexed.
+    ``num_reads`` counts the reads of all ranks in the whole epoch; ``fetched`` and ``num_requests`` reach the store,
+    fewer with the chunk caches ``cached``. ``growing`` is the mixing of a first epoch that is read while shards are
+    indexed.
     """
 
     data: PlannedData
@@ -67,11 +67,13 @@ class Planned:
         return self.reads.is_exact and self.data.num_chunks == len(self.data.chunk_samples)
 
     def record(self) -> dict[str, Any]:
-        """Return names and values, for machines and people."""
+        """Return the figures by name."""
         data, cluster, costs = self.data, self.cluster, self.costs
         most = data.reading.largest_batch
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
-        memory, num_stats = self._rank_memory(), self._num_stats()
+        memory, num_stats = self._rank_memory(), 0.0
+        if cluster.is_remote:  # ranks check shards against the index
+            num_stats = data.reading.num_looks(self.num_reads, cluster.world_size)
         sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.sample_bytes)
         num_chunks = data.num_read_chunks
         cached: dict[str, Any] = {}
@@ -84,7 +86,10 @@ class Planned:
             )
         if self.growing is not None:
             call = cached.get("open_call", "shoal.open(...)")
-            cached |= {"growing": growing_facts(self.growing), "open_call": call.replace("...", '..., index="grow"', 1)}
+            cached |= {
+                "growing": _growing_facts(self.growing),
+                "open_call": call.replace("...", '..., index="grow"', 1),
+            }
         return {
             "num_samples": data.num_samples,
             "dataset_bytes": data.num_bytes,
@@ -123,15 +128,15 @@ class Planned:
 
     def figures(self) -> PlanFigures:
         """Return the numbers that the figures show."""
-        batch, over = self.cluster.global_batch, self.reads.reads_over_time
+        batch, over_time = self.cluster.global_batch, self.reads.reads_over_time
         if self.cached is not None:
-            over = self.reads.by_node.reads_over_time
+            over_time = self.reads.by_node.reads_over_time
         largest = min(self.data.num_samples, self.data.reading.largest_batch) // 2
         below = [batch >> power for power in range(6, 0, -1) if batch >> power >= 2]
         above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
-        reads = over / max(1, int(over.sum()))
+        reads = over_time / max(1, int(over_time.sum()))
         mean = self.costs.node_bytes_per_second
-        if not self.is_exact:  # the ends weigh more in the simulated part than in the epoch
+        if not self.is_exact:  # the ends are a larger share of the simulated part than of the epoch
             reads = reads / max(1e-12, float(np.median(reads))) / len(reads)
         return PlanFigures(
             batch=batch,
@@ -148,47 +153,39 @@ class Planned:
         """Return the predicted VR of batches of this size."""
         return self.data.reading.variance_ratio(batch, rho=self.rho)
 
-    def _num_stats(self) -> float:
-        """Count the requests by which ranks check that shards match the index: one per rank and shard that it reads."""
-        if not self.cluster.is_remote:
-            return 0.0
-        return self.data.reading.num_looks(self.num_reads, self.cluster.world_size)
-
     def _rank_memory(self) -> RankMemory:
-        """Return the memory of the fullest rank's process at its fullest moment."""
+        """Return the peak memory of the fullest rank."""
         held_chunks = self.reads.held_chunks
         moments = [self._memory_at(held_chunks, computes_ids=False)]
-        if len(found := self._positions_of_computing()):
-            # Otherwise one of many computations of ids coincides with the peak; and streams from a remote store keep
-            # the memory that they once had.
+        if len(positions := self._positions_of_computing()):
+            # In a simulated part, one of many computations of ids coincides with the peak. A remote stream keeps the
+            # memory of its peak.
             if (uses := self.reads.uses) is not None and self.is_exact and not self.cluster.is_remote:
-                held_chunks = max(uses.most_held_at(position) for position in found.tolist())
+                held_chunks = max(uses.most_held_at(position) for position in positions.tolist())
             moments.append(self._memory_at(held_chunks, computes_ids=True))
         return max(moments, key=lambda memory: memory.total)
 
     def _rank_bytes(self) -> NDArray[np.float64]:
-        """Return the memory of the fullest rank's process over the simulated time, in 50 parts."""
-        over = self.reads.held_over_time
-        computing = np.zeros(len(over), dtype=bool)
+        """Return the memory of the fullest rank in each of 50 parts of the simulated time."""
+        held_chunks = self.reads.held_over_time
+        computing = np.zeros(len(held_chunks), dtype=bool)
         if self.is_exact:
-            computing[self._positions_of_computing() * len(over) // self.data.num_samples] = True
-        parts = zip(over.tolist(), computing.tolist(), strict=True)
+            computing[self._positions_of_computing() * len(held_chunks) // self.data.num_samples] = True
+        parts = zip(held_chunks.tolist(), computing.tolist(), strict=True)
         return np.array([self._memory_at(held, computes_ids=computes_ids).total for held, computes_ids in parts])
 
     def _positions_of_computing(self) -> NDArray[np.int64]:
-        """Return the positions reached when ids of the order are computed; reads are planned one span ahead."""
+        """Return the positions where the order computes ids; reads are planned one span ahead."""
         span = span_of(self.data.order, self.cluster)
         positions = np.array(self.data.order.span_starts(self.data.num_samples), dtype=np.int64)
         return np.maximum(0, positions // span - 1) * span
 
     def _held_bytes(self, held_chunks: int) -> tuple[float, float]:
-        """Return the bytes of chunks in use and of those read ahead; never more than a rank's share of the data."""
+        """Return the bytes of chunks in use and of the read-ahead, at most a rank's share of the data."""
         data, cluster = self.data, self.cluster
         share = min(1.0, self.num_reads / cluster.world_size / data.num_chunks) * data.held_bytes
-        in_use = min(
-            held_chunks * data.mean_held_bytes + data.uneven_bytes, share
-        )  # includes the largest, at some time
-        if int(data.chunk_samples.max(initial=0)) <= 1:  # single samples, copied into their batch as they come
+        in_use = min(held_chunks * data.mean_held_bytes + data.uneven_bytes, share)
+        if int(data.chunk_samples.max(initial=0)) <= 1:  # single samples are copied into their batch at once
             in_use = data.largest_held_bytes if cluster.is_remote else 0.0
         ahead = planned_ahead_bytes(
             data.order,
@@ -197,7 +194,7 @@ class Planned:
             sample_bytes=data.held_sample_bytes,
             world_size=cluster.world_size,
         )
-        ahead = max(ahead // data.mean_held_bytes * data.mean_held_bytes, 2.0 * data.largest_held_bytes)  # whole chunks
+        ahead = max(ahead // data.mean_held_bytes * data.mean_held_bytes, 2.0 * data.largest_held_bytes)
         return in_use, max(0.0, min(ahead, share - in_use))
 
     def _memory_at(self, held_chunks: int, *, computes_ids: bool) -> RankMemory:
@@ -218,14 +215,22 @@ class Planned:
         )
 
 
-def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """Return the bytes that a node receives within its limit: the excess comes later, and at the end earlier.
+def _growing_facts(quality: GrowingQuality) -> dict[str, Any]:
+    """Return the quality as JSON types, with the first segments only."""
+    facts = quality.to_dict()
+    segments = facts.pop("segments")
+    facts |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SEGMENTS]}
+    return {**facts, "last_segment": segments[-1], "warning": quality.warning()}
+
+
+def _within(bytes_due: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
+    """Return the bytes that a node receives within its limit: the excess moves later, and at the end earlier.
 
     >>> _within(np.array([9.0, 1.0, 1.0, 5.0]), 4.0).tolist()
     [4.0, 4.0, 4.0, 4.0]
     """
-    received, left = wanted.copy(), 0.0
-    for part in (*range(len(wanted)), *reversed(range(len(wanted)))):
+    received, left = bytes_due.copy(), 0.0
+    for part in (*range(len(received)), *reversed(range(len(received)))):
         due = received[part] + left
         received[part] = min(due, limit)
         left = due - received[part]

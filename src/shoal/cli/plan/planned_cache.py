@@ -1,4 +1,4 @@
-"""The chunk cache that a plan has in each node: what it takes, and the reads that it leaves over."""
+"""Plan a chunk cache in each node: its size, and the reads that still reach the store."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shoal.tools.planning.node_cache import EpochReads, cached_reads, fullest_no
 from shoal.tools.planning.simulated_reads import ClusterReads
 from shoal.tools.planning.sizing import Cluster
 
-_LITTLE = 0.95  # of all reads
+_LITTLE_SAVED = 0.95  # a cache that leaves more of the reads is not worth advice
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCache:
-    """A chunk cache in each node, with a budget, and the reads of all nodes that reach the store, by epoch.
+    """A chunk cache in each node, and the reads of all nodes that reach the store in each epoch.
 
-    The ranks of a node share ``least_bytes`` at a time: a stream refuses a smaller budget. ``full_bytes`` hold all that
-    the fullest node reads in these epochs. ``num_spilled`` chunks are decoded into the cache, which is not planned.
+    A stream refuses a budget below ``least_bytes``, which the ranks of a node share at a time. ``full_bytes`` holds all
+    reads of the fullest node. ``num_spilled`` chunks are decoded into the cache; the plan leaves them out.
     """
 
     budget_bytes: int
@@ -33,11 +33,11 @@ class PlannedCache:
 
     @classmethod
     def of(cls, epochs: Sequence[ClusterReads], data: PlannedData, cluster: Cluster) -> Self:
-        """Compute what caches with the budget of the cluster leave over of the simulated epochs."""
+        """Compute the reads of simulated epochs that caches with the cluster's budget leave to the store."""
         budget_bytes = cluster.cache_bytes or 0
         scale = data.num_chunks / len(data.chunk_samples)
         least_bytes = least_cache_bytes(data, cluster)
-        left = cached_reads(
+        fetched = cached_reads(
             epochs,
             data.chunk_bytes,
             ranks_per_node=cluster.ranks_per_node,
@@ -46,12 +46,12 @@ class PlannedCache:
             scale=scale,
         )
         full_bytes = fullest_node_bytes(epochs, data.chunk_bytes, scale=scale)
-        return cls(budget_bytes, least_bytes, full_bytes, data.num_spilled, left)
+        return cls(budget_bytes, least_bytes, full_bytes, data.num_spilled, fetched)
 
     def record(
         self, *, requests_per_read: float, num_stats: float, num_nodes: int, num_chunks: float
     ) -> dict[str, Any]:
-        """Return names and values; of the ``num_chunks`` that are read, ``num_stats`` requests check the shards."""
+        """Return the figures by name; ``num_stats`` requests check the shards."""
         budget = bytes_text(self.budget_bytes, is_enough=self.budget_bytes.__eq__)
         return {
             "open_call": f'shoal.open(..., cache={{"directory": ..., "budget": "{budget}"}})',
@@ -62,38 +62,40 @@ class PlannedCache:
             "node_epochs": [
                 {
                     "epoch": name,
-                    "num_requests": round((left.num_reads * requests_per_read + stats) / num_nodes),
-                    "read_bytes": left.num_bytes / num_nodes,
-                    "amplification": left.num_reads / num_chunks,
+                    "num_requests": round((reads.num_reads * requests_per_read + stats) / num_nodes),
+                    "read_bytes": reads.num_bytes / num_nodes,
+                    "amplification": reads.num_reads / num_chunks,
                 }
-                for name, left, stats in zip(("first", "second"), self.epochs, (num_stats, 0.0), strict=True)
+                for name, reads, stats in zip(("first", "second"), self.epochs, (num_stats, 0.0), strict=True)
             ],
         }
 
     @property
     def refusal(self) -> str:
-        """Reason why a stream would not start with this cache; empty if it would."""
+        """Reason why a stream refuses this cache; empty if it does not."""
         if self.budget_bytes >= self.least_bytes:
             return ""
-        given, least = format_bytes(self.budget_bytes), format_bytes(self.least_bytes)
-        return f"the cache may take {given}, and the windows of a node hold {least}"
+        budget, least = format_bytes(self.budget_bytes), format_bytes(self.least_bytes)
+        return f"the cache may take {budget}, and the windows of a node hold {least}"
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings of a small cache, and of chunks that are decoded into it."""
-        said = []
+        """Warnings about a small cache and about chunks that are decoded into it."""
+        warnings = []
         if self.least_bytes <= self.budget_bytes < 2 * self.least_bytes:
             least = format_bytes(self.least_bytes)
             text = f"The cache is small: the ranks of a node share {least} at a time, and twice that is better."
-            said.append(f"{text} Chunks may be gone before all ranks have read them.")
+            warnings.append(f"{text} Chunks may be gone before all ranks have read them.")
         if self.num_spilled:
             chunks = counted(self.num_spilled, "chunk")
-            said.append(f"Too large for the window: {chunks}, to be decoded into the cache. The plan leaves that out.")
-        return said
+            warnings.append(
+                f"Too large for the window: {chunks}, to be decoded into the cache. The plan leaves that out."
+            )
+        return warnings
 
 
 def cache_facts(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a page says of the cache of a node, by heading; empty if there is none."""
+    """Return the facts about a node's cache for a page; empty without a cache."""
     if "node_epochs" not in record:
         return {}
     facts = {text: format_bytes(record[name]) for name, text in _FACTS.items()}
@@ -112,16 +114,16 @@ _FACTS = {
 
 
 def cache_advice(record: Mapping[str, Any], least_bytes: int) -> str:
-    """Return what a cache would save where ranks of a node read the same chunks; empty if little."""
+    """Return the saving of a cache if ranks of a node read the same chunks; empty if it is small."""
     now, then = record["amplification"], record["amplification_with_cache"]
-    if "node_epochs" in record or then > _LITTLE * now:
+    if "node_epochs" in record or then > _LITTLE_SAVED * now:
         return ""
     budget = f"{math.ceil(2 * least_bytes / 2**20)}MiB"
     return f"A chunk cache on each node (--cache {budget}) would have each chunk read {then:.2f} times, not {now:.2f}."
 
 
 def least_cache_bytes(data: PlannedData, cluster: Cluster) -> int:
-    """Return the smallest budget of a chunk cache that a stream accepts."""
+    """Return the smallest cache budget that a stream accepts."""
     shared = node_window_bytes(
         chunks=min(data.order.chunks, data.num_chunks),
         mean_bytes=data.stored_bytes / data.num_chunks,

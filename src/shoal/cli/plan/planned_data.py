@@ -1,19 +1,18 @@
-"""The data and the order that `shoal plan` plans for, from an index or from numbers, also with one thing changed."""
+"""Describe the data and the order of a plan, from an index, a listing, or numbers."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.options.source_options import open_with_samples
+from shoal.cli.options.argument_types import option_of
+from shoal.cli.options.source_options import open_with_samples, refuse_mixture, source_of, storage_options_of
 from shoal.cli.options.stream_options import given_order_options, requested_order
-from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
-from shoal.cli.plan.planned_reading import DatasetReading, PlannedOrder, PlannedReading
+from shoal.cli.plan.planned_reading import DatasetReading, PlannedReading, windowed
 from shoal.errors import UsageError
 from shoal.figures import bytes_text, parse_bytes
 from shoal.index.cutting import usual_extent_bytes
@@ -23,27 +22,33 @@ from shoal.indexing.build import MANY_SAMPLES
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
+from shoal.quality.expected_quality import GrowingQuality
+from shoal.quality.growing_quality import growing_quality
 from shoal.reading.cache.large_chunks import refuse_too_large, too_large
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.stream.open_dataset import open_dataset
+from shoal.tools.planning.rank_memory import PlannedOrder
 from shoal.tools.planning.sizing import Cluster, recommend
 
-_MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
+_GROW = "grow"  # the --index of a growing order
+_MOST_CHUNKS = 1 << 22  # modelled without an index; more change only the time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedData:
-    """The data to be read: its size, its chunks or a model with fewer of them, and its memory.
+    """The data of a plan: its size, its chunks or a model with fewer chunks, and its memory.
 
-    ``stored_bytes`` are those of the shards, with what is between chunks. ``uneven_bytes`` is the excess of the largest
-    chunk over the mean in memory, where chunks can only be held whole; ``largest_held_bytes`` is the memory of the
-    largest chunk. ``sample_bytes`` are those of a sample of a batch on average, as stored and as held in memory.
-    ``num_read_chunks`` are the reads of an epoch if no chunk is read by two ranks. ``refusal`` says why a stream in
-    this order would not start, if so. ``num_spilled`` chunks are too large for the window, and decoded into the chunk
-    cache. ``resolved`` is the order of an index that was ``opened``, ``listed`` are shards that have none, and
-    ``mixture`` the mixture before it was shuffled, if so. ``index_bytes`` is the size of the index, which all processes
-    of a node map.
+    ``stored_bytes`` includes the gaps between chunks. ``sample_bytes`` is the mean over the samples of a batch as
+    stored, ``held_sample_bytes`` in memory. ``num_read_chunks`` counts the reads of an epoch if no two ranks read the
+    same chunk. ``largest_held_bytes`` is the memory of the largest chunk, ``uneven_bytes`` its excess over the mean if
+    chunks can only be held whole. ``refusal`` is the error of a stream in this order, or empty. ``num_spilled`` chunks
+    are too large for the window and decoded into the chunk cache. ``resolved`` is the order of an ``opened`` index,
+    ``listed`` are shards without an index, ``mixture`` is an unshuffled mixture. All processes of a node map the index
+    of ``index_bytes``.
     """
 
     num_samples: int
@@ -71,32 +76,31 @@ class PlannedData:
 
     @property
     def mean_chunk_bytes(self) -> float:
-        """Mean bytes of a chunk, as it is read."""
+        """Mean bytes of a stored chunk."""
         return float(self.chunk_bytes.mean())
 
     @property
     def mean_held_bytes(self) -> float:
-        """Mean bytes of a chunk in memory: more than are read if it is compressed."""
+        """Mean bytes of a chunk in memory, decompressed."""
         return self.held_bytes / self.num_chunks
 
 
 def planned_data(arguments: argparse.Namespace, cluster: Cluster, known: PlannedData | None = None) -> PlannedData:
-    """Return the data that the arguments describe, in the order that they name or else the recommended one.
+    """Return the data of the arguments, in their order or in the recommended order.
 
-    ``known`` are the same data in another order: they are not opened or listed again.
+    ``known`` is the same data in another order, and is not opened or listed again.
     """
     if not arguments.source:
-        return _of_numbers(arguments, cluster)
-    if arguments.index == GROW:
-        listed = known.listed if known is not None and known.listed is not None else listed_shards(arguments)
-        return _of_listing(arguments, cluster, listed)
+        if arguments.sample_bytes is None:
+            raise UsageError("--num-samples needs --sample-bytes", hint="--sample-bytes 8KB")
+        sample_bytes = parse_bytes(arguments.sample_bytes, "--sample-bytes")
+        return _of_size(arguments, cluster, arguments.num_samples, sample_bytes)
+    if arguments.index == _GROW:
+        listed = known.listed if known is not None and known.listed is not None else _listed_shards(arguments)
+        sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
+        return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
     opened = known.opened if known is not None and known.opened is not None else open_with_samples(arguments)
     return _of_source(arguments, cluster, opened)
-
-
-def _of_listing(arguments: argparse.Namespace, cluster: Cluster, listed: ListedShards) -> PlannedData:
-    sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
-    return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
 
 
 def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) -> PlannedData:
@@ -127,8 +131,8 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
         len(chunks),
         mean_held_bytes=float(held_bytes.mean()),
         largest_held_bytes=float(held_bytes.max()),
-        asked_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
-        asked_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
+        option_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
+        option_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
         shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
         table=chunks,
     )
@@ -156,12 +160,6 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
     )
 
 
-def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    if arguments.sample_bytes is None:
-        raise UsageError("--num-samples needs --sample-bytes", hint="--sample-bytes 8KB")
-    return _of_size(arguments, cluster, arguments.num_samples, parse_bytes(arguments.sample_bytes, "--sample-bytes"))
-
-
 def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, sample_bytes: int) -> PlannedData:
     num_bytes = float(num_samples * sample_bytes)
     extent_bytes = max(sample_bytes, usual_extent_bytes(num_samples * sample_bytes))
@@ -170,29 +168,31 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
     least_bytes = max(1 << 18, extent_bytes)
     sizing = recommend(beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=least_bytes)
     chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")
-    each = max(1, chunk_bytes // sample_bytes)
-    num_chunks = -(-num_samples // each)
+    chunk_samples = max(1, chunk_bytes // sample_bytes)
+    num_chunks = -(-num_samples // chunk_samples)
     order: Window | Block = Window(sizing.chunks, sizing.num_canonical_nodes)
     if arguments.window is not None:
         alive = min(max(2, parse_bytes(arguments.window, "--window") // chunk_bytes), max(2, num_chunks))
         order = Window(alive, arguments.num_canonical_nodes)
     elif arguments.order is not None or arguments.chunks is not None:
         order = windowed(requested_order(arguments).order)
-    alive, exact = order.chunks, each * sample_bytes
-    laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
-    chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)
+    alive, exact_bytes = order.chunks, chunk_samples * sample_bytes
+    modelled = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
+    chunk = bytes_text(exact_bytes, is_enough=lambda number: number // sample_bytes == chunk_samples)
     if isinstance(order, Window):
-        chunk_asked = parse_bytes(chunk, "chunk")
-        holds = partial(_holds, alive, chunk_asked)
-        window = bytes_text(alive * exact, is_enough=holds)
-        if window.isdecimal():  # no short text near it: the chunk's own text was rounded up
-            window = bytes_text(alive * chunk_asked + chunk_asked // 2, is_enough=holds)
+        text_bytes = parse_bytes(chunk, "chunk")
+        holds = partial(_holds, alive, text_bytes)
+        window = bytes_text(alive * exact_bytes, is_enough=holds)
+        if window.isdecimal():  # the text of the chunk was rounded up, and the window has no short text
+            window = bytes_text(alive * text_bytes + text_bytes // 2, is_enough=holds)
         call = f'shuffle(window="{window}", chunk="{chunk}", num_canonical_nodes={order.resolved_nodes}'
     else:
         call = f'shuffle(shoal.orders.Block(chunks={alive}), chunk="{chunk}"'
-    sizes = (np.full(laid_out, each), np.full(laid_out, exact))
+    sizes = (np.full(modelled, chunk_samples), np.full(modelled, exact_bytes))
     held_bytes = num_bytes / num_chunks
-    reading = DatasetReading(order, *sizes, num_chunks, held_bytes, float(exact), exact, alive * exact)
+    reading = DatasetReading(
+        order, *sizes, num_chunks, held_bytes, float(exact_bytes), exact_bytes, alive * exact_bytes
+    )
     return PlannedData(
         num_samples=num_samples,
         num_bytes=num_bytes,
@@ -207,25 +207,67 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
         order=order,
         reading=reading,
         call=f"{call})",
-        largest_held_bytes=float(exact),
+        largest_held_bytes=float(exact_bytes),
         index_bytes=index_bytes,
     )
 
 
 def beside(cluster: Cluster, index_bytes: float) -> Cluster:
-    """Return the cluster with the memory that is left beside the index."""
+    """Return the cluster without the memory of the index."""
     return replace(cluster, memory_bytes=max(1.0, cluster.memory_bytes - index_bytes))
 
 
 def _holds(alive: int, chunk_bytes: int, window_bytes: int) -> bool:
-    """Return whether a window of so many bytes holds just this number of chunks."""
+    """Return True if a window of ``window_bytes`` holds exactly ``alive`` chunks."""
     return window_bytes // chunk_bytes == alive
 
 
-def windowed(order: Any) -> Window | Block:
-    """Return an order that keeps to some chunks at a time; refuse others."""
-    if not isinstance(order, Window | Block):
-        name = "this order" if order is None else f"the order {order.name!r}"
-        msg = f"{name} does not keep to some chunks at a time, so its reads are not planned"
-        raise UsageError(msg, hint="--order window or block; --order full reads each sample by itself")
-    return order
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedShards:
+    """Shards without an index: ``num_bytes`` of each in permuted order, and the estimated number of samples."""
+
+    num_bytes: NDArray[np.int64]
+    num_samples: int
+
+    def quality(
+        self, order: Window | Block, chunk_bytes: float, batch: int, arguments: argparse.Namespace
+    ) -> GrowingQuality:
+        """Predict the mixing of the first epoch; its windows have as many bytes as the windows of later epochs."""
+        is_known = arguments.rho < 1.0 or arguments.shard_rho is not None
+        return growing_quality(
+            self.num_bytes,
+            batch,
+            sample_bytes=float(self.num_bytes.sum()) / self.num_samples,
+            seed=None,
+            window=round(order.chunks * chunk_bytes) if arguments.window is None else arguments.window,
+            chunk=round(chunk_bytes) if arguments.chunk is None else arguments.chunk,
+            num_canonical_nodes=order.resolved_nodes if isinstance(order, Window) else None,
+            rho=arguments.rho if is_known else None,
+            shard_rho=arguments.shard_rho,
+        )
+
+
+def _listed_shards(arguments: argparse.Namespace) -> ListedShards:
+    """List the shards; without ``--sample-bytes``, index the shards of the first segment."""
+    refuse_mixture(arguments)
+    names = [name for name in ("order", "chunks", "samples", "pack_sequences") if getattr(arguments, name) is not None]
+    if names:
+        option = option_of(names[0])
+        msg = f"--index {_GROW} is an order of its own, before samples are counted, and {option} asks for another"
+        raise UsageError(msg, hint=f"leave out {option}; --window, --chunk, --num-canonical-nodes and --seed apply")
+    dataset = open_dataset(
+        source_of(arguments),
+        split=arguments.split,
+        index=_GROW,
+        format=arguments.format,
+        storage_options=storage_options_of(arguments),
+    )
+    resolved = dataset.shuffle(seed=arguments.seed).stream.resolved
+    if not isinstance(resolved, ResolvedGrowing):
+        msg = f"{printed(source_of(arguments))} has an order of its own, and does not grow"
+        raise UsageError(msg, hint=f"leave out --index {_GROW}")
+    growing = resolved.growing
+    if arguments.sample_bytes is None:
+        return ListedShards(growing.shard_bytes, growing.growth().num_samples)
+    total = int(growing.shard_bytes.sum())
+    return ListedShards(growing.shard_bytes, max(1, total // parse_bytes(arguments.sample_bytes, "--sample-bytes")))

@@ -1,104 +1,47 @@
-"""The reading of planned data in an order: what a plan asks of a dataset and of a mixture alike."""
+"""Predict how a dataset or a mixture is read in an order: mixing, requests and read-ahead."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.index.cutting import ChunkTable
 from shoal.order.orders_without_window import Block
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
+from shoal.reading.mixture.mix_request import FOREVER
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import span_positions
+from shoal.reading.schedule.memory_division import budget_of
 from shoal.reading.schedule.memory_ledger import ahead_limit_bytes
 from shoal.reading.schedule.read_requests import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
-from shoal.tools.planning.rank_memory import SpannedOrder
+from shoal.stream.quality.mixture_quality import parts_of_batch
+from shoal.tools.planning.mixed_reads import MixedChunks, simulate_mixture
+from shoal.tools.planning.rank_memory import MixedWindows, PlannedOrder
 from shoal.tools.planning.request_model import likely_requests_for_each_read, parts_of_each_read, requests_for_each_read
 from shoal.tools.planning.simulated_reads import ClusterReads, simulate_reads
 from shoal.tools.planning.sizing import Cluster
 
 
-class PlannedOrder(SpannedOrder, Protocol):
-    """An order that uses some chunks at a time."""
-
-    @property
-    def chunks(self) -> int:
-        """Chunks that mix at a time."""
-        ...
-
-    def span_starts(self, num_samples: int) -> range:
-        """Return the first positions of the spans made while samples are delivered."""
-        ...
-
-
-class PlannedReading(Protocol):
-    """The reading of data in an order, by the ranks of a cluster."""
-
-    @property
-    def largest_batch(self) -> int:
-        """Samples that a batch must have fewer of, for its VR to be predicted."""
-        ...
-
-    @property
-    def num_canonical_nodes(self) -> int:
-        """Canonical nodes by which batches are dealt to ranks."""
-        ...
-
-    @property
-    def window_bytes(self) -> float:
-        """Bytes of the chunks that mix at a time, as they are read."""
-        ...
-
-    @property
-    def plans_cache(self) -> bool:
-        """True if chunk caches can be planned."""
-        ...
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences about these figures, beside those about all plans."""
-        ...
-
-    def reads(self, cluster: Cluster, *, epoch: int = 0) -> ClusterReads:
-        """Simulate the reads of an epoch."""
-        ...
-
-    def variance_ratio(self, batch: int, *, rho: float) -> float:
-        """Return the predicted VR of batches of this size."""
-        ...
-
-    def requests_for_each_read(self, reads: ClusterReads, cluster: Cluster) -> float:
-        """Return the requests per chunk that is read: neighbours share one, and large chunks take several."""
-        ...
-
-    def ahead_bytes(self, *, is_remote: bool) -> int:
-        """Return the bytes that a rank reads ahead at most."""
-        ...
-
-    def num_looks(self, num_reads: float, world_size: int) -> float:
-        """Count the requests by which ranks check that shards match the index: one per rank and shard that it reads."""
-        ...
-
-    def options(self, *, window: float = 1.0, chunk: float = 1.0) -> dict[str, Any] | None:
-        """Return the options that ask for the order, with the window and the chunks larger by these factors.
-
-        None if no options do.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetReading:
-    """The reading of one dataset; ``table`` locates its chunks, and ``shard_chunks`` counts them, where that is known.
+    """The reading of one dataset.
 
-    ``chunk_samples`` and ``chunk_bytes`` are those of all ``num_chunks``, or of a model with fewer.
-    ``asked_chunk_bytes`` and ``asked_window_bytes`` ask for these chunks in this window.
+    ``chunk_samples`` and ``chunk_bytes`` describe all ``num_chunks``, or a model with fewer chunks.
+    ``option_chunk_bytes`` and ``option_window_bytes`` are the options that give these chunks in this window. ``table``
+    locates the chunks, and ``shard_chunks`` counts the chunks of each shard, if they are known.
     """
 
     order: Window | Block
@@ -107,47 +50,42 @@ class DatasetReading:
     num_chunks: int
     mean_held_bytes: float
     largest_held_bytes: float
-    asked_chunk_bytes: int
-    asked_window_bytes: int
+    option_chunk_bytes: int
+    option_window_bytes: int
     shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     table: ChunkTable | None = None
     plans_cache: bool = True
+    notes: Sequence[str] = ()
 
     @property
     def largest_batch(self) -> int:
-        """Samples of all chunks that are laid out."""
+        """Number of samples in all modelled chunks: VR is predicted for smaller batches."""
         return int(self.chunk_samples.sum())
 
     @property
     def num_canonical_nodes(self) -> int:
-        """Canonical nodes by which batches are dealt to ranks."""
+        """Canonical nodes of the order, which deal batches to ranks."""
         return self.order.resolved_nodes if isinstance(self.order, Window) else 1
 
     @property
     def window_bytes(self) -> float:
-        """Bytes of the chunks that mix at a time, as they are read."""
+        """Bytes of the window, as they are read."""
         return self.order.chunks * float(self.chunk_bytes.mean())
-
-    @property
-    def notes(self) -> list[str]:
-        """No sentences beside those about all plans."""
-        return []
 
     def reads(self, cluster: Cluster, *, epoch: int = 0) -> ClusterReads:
         """Simulate the reads of an epoch."""
-        partition, each = Partition(cluster.global_batch, cluster.world_size), cluster.ranks_per_node
-        sizes = (self.chunk_samples, self.chunk_bytes)
-        return simulate_reads(self.order, *sizes, partition, ranks_per_node=each, epoch=epoch)
+        partition, sizes = Partition(cluster.global_batch, cluster.world_size), (self.chunk_samples, self.chunk_bytes)
+        return simulate_reads(self.order, *sizes, partition, ranks_per_node=cluster.ranks_per_node, epoch=epoch)
 
     def variance_ratio(self, batch: int, *, rho: float) -> float:
         """Return the predicted VR of batches of this size."""
         return predicted_variance_ratio(self.order, ChunkLayout.of(self.chunk_samples), batch, rho=rho)
 
     def requests_for_each_read(self, reads: ClusterReads, cluster: Cluster) -> float:
-        """Return the requests per chunk that is read: neighbours share one, and large chunks take several."""
+        """Return the requests per chunk: neighbours share one, and a large chunk takes several."""
         if not cluster.is_remote:
             return 1.0
-        if cluster.cache_bytes is not None:  # where each chunk is cached by itself, neighbours share none
+        if cluster.cache_bytes is not None:  # a cache stores each chunk by itself, so neighbours share no request
             return parts_of_each_read(self.chunk_bytes)
         sizes = self._request_sizes(is_remote=True)
         if reads.uses is None or self.table is None:
@@ -156,7 +94,7 @@ class DatasetReading:
         return requests_for_each_read(reads.uses, ChunkUnits(self.table), sizes, span_positions=span)
 
     def ahead_bytes(self, *, is_remote: bool) -> int:
-        """Return the bytes that a rank reads ahead at most."""
+        """Return the most bytes that a rank reads ahead."""
         return self._request_sizes(is_remote=is_remote).ahead_bytes
 
     def _request_sizes(self, *, is_remote: bool) -> RequestSizes:
@@ -164,38 +102,183 @@ class DatasetReading:
         return request_sizes(ahead_limit_bytes(window_bytes, int(self.largest_held_bytes), is_remote=is_remote))
 
     def num_looks(self, num_reads: float, world_size: int) -> float:
-        """Count the requests by which ranks check that shards match the index."""
+        """Count the requests that check shards against the index: one per rank and shard that the rank reads."""
         return likely_looks(self.shard_chunks, num_reads / world_size) * world_size
 
     def options(self, *, window: float = 1.0, chunk: float = 1.0) -> dict[str, Any] | None:
-        """Return the options that ask for the order, with the window and the chunks larger by these factors."""
-        chunk_bytes = max(1, round(self.asked_chunk_bytes * chunk))
+        """Return the options of the order, with the window and the chunks multiplied by these factors."""
+        chunk_bytes = max(1, round(self.option_chunk_bytes * chunk))
         options: dict[str, Any] = {"order": None, "window": None, "num_canonical_nodes": None, "chunks": None}
         options["chunk"] = str(chunk_bytes)
         if not isinstance(self.order, Window):
             return options | {"order": "block", "chunks": max(1, round(self.order.chunks * window / chunk))}
-        window_bytes = math.ceil(self.asked_window_bytes * window)
+        window_bytes = math.ceil(self.option_window_bytes * window)
         most_nodes = max(1, round(self.order.chunks * window / chunk) // 2)
         nodes = min(self.order.resolved_nodes, most_nodes)
         return options | {"window": str(window_bytes), "num_canonical_nodes": nodes}
 
 
 def likely_looks(shard_chunks: NDArray[np.int64], num_drawn: float) -> float:
-    """Return how many shards a rank reads that draws so many of their chunks, without replacement.
+    """Return how many shards a rank reads if it draws ``num_drawn`` of their chunks without replacement.
 
     >>> likely_looks(np.array([10, 10]), 20.0)
     2.0
     """
     if not len(shard_chunks):
         return 0.0
-    # Each formula overestimates, and the smaller result is nearly exact.
+    # Both formulas overestimate; the smaller result is nearly exact.
     num_chunks = int(shard_chunks.sum())
     by_draws = (1.0 - shard_chunks / num_chunks) ** num_drawn
     by_chunks = max(0.0, 1.0 - num_drawn / num_chunks) ** shard_chunks
     return float((1.0 - np.minimum(by_draws, by_chunks)).sum())
 
 
-def span_of(order: SpannedOrder, cluster: Cluster) -> int:
-    """Return the positions in a span of whole global batches."""
+def span_of(order: PlannedOrder, cluster: Cluster) -> int:
+    """Return the number of positions in a span of whole global batches."""
     batches = span_positions(order.parameters, cluster.world_size) // cluster.global_batch
     return max(1, batches) * cluster.global_batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixtureReading:
+    """The reading of a mixture; ``request`` is the order of its sources, or None if the file has the order."""
+
+    resolved: ResolvedMixture
+    windows: MixedWindows
+    chunks: MixedChunks
+    request: OrderRequest | None
+    plans_cache: bool = False
+
+    @property
+    def largest_batch(self) -> int:
+        """Number of samples of the epoch: VR is predicted for smaller batches."""
+        return self.chunks.num_samples
+
+    @property
+    def num_canonical_nodes(self) -> int:
+        """Canonical nodes of the order, which deal batches to ranks."""
+        return self.resolved.untouched(0).num_canonical_nodes
+
+    @property
+    def window_bytes(self) -> float:
+        """Bytes of the windows of all sources, as they are read."""
+        parts = zip(self.windows.orders, self.resolved.parts, strict=True)
+        return sum(min(order.chunks, len(part.chunks)) * float(chunk_bytes_of(part).mean()) for order, part in parts)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the plan of a mixture, and about figures that it lacks."""
+        sentences = ["VR holds for the first weights, within sources."]
+        if self.resolved.num_positions(0) >= FOREVER:
+            epoch = f"{self.chunks.num_samples:,} samples, until every source has come once"
+            sentences.append(f"The mixture has no epochs: the plan is for {epoch}.")
+        if self.request is None:
+            sentences.append("The file says how the mixture is shuffled, so no other window or chunk is planned.")
+        return [" ".join([*sentences, "Chunk caches are not planned for mixtures."])]
+
+    def reads(self, cluster: Cluster, *, epoch: int = 0) -> ClusterReads:
+        """Simulate the reads of an epoch."""
+        partition = Partition(cluster.global_batch, cluster.world_size)
+        order = self.resolved.epoch(epoch)
+        return simulate_mixture(order, self.chunks, partition, ranks_per_node=cluster.ranks_per_node)
+
+    def variance_ratio(self, batch: int, *, rho: float) -> float:
+        """Return the predicted VR of batches of this size: the weighted mean over sources, as in ``quality()``."""
+        return sum(
+            weight
+            * (
+                predicted_variance_ratio(part.order, ChunkLayout.of(chunk_samples_of(part)), size, rho=rho)
+                if part.num_ordered > 1
+                else 1
+            )
+            for _, weight, part, size in parts_of_batch(self.resolved, batch)
+        )
+
+    def requests_for_each_read(self, reads: ClusterReads, cluster: Cluster) -> float:
+        """Return the requests per chunk; neighbours of one source share a request."""
+        if not cluster.is_remote:
+            return 1.0
+        first, uses, num_requests, num_reads = self.chunks.first_chunk, reads.uses, 0.0, 0.0
+        span = span_of(self.windows, cluster)
+        for number, part in enumerate(self.resolved.parts):
+            sizes = request_sizes(self._limit_bytes(part))
+            if uses is None:
+                source_reads = float(self.chunks.visits[number])
+                per_read = likely_requests_for_each_read(chunk_bytes_of(part), len(part.chunks), sizes)
+            else:
+                in_source = (uses.chunks >= first[number]) & (uses.chunks < first[number + 1])
+                source_uses = replace(
+                    uses,
+                    ranks=uses.ranks[in_source],
+                    chunks=uses.chunks[in_source] - first[number],
+                    first=uses.first[in_source],
+                    last=uses.last[in_source],
+                )
+                source_reads = float(np.count_nonzero(in_source))
+                per_read = requests_for_each_read(source_uses, ChunkUnits(part.chunks), sizes, span_positions=span)
+            num_requests, num_reads = num_requests + per_read * source_reads, num_reads + source_reads
+        return num_requests / max(1.0, num_reads)
+
+    def ahead_bytes(self, *, is_remote: bool) -> int:
+        """Return the most bytes that a rank reads ahead of all sources; 0 for files, which the system reads ahead.
+
+        A mixture does not count the system's read-ahead in its memory.
+        """
+        if not is_remote:
+            return 0
+        return sum(request_sizes(self._limit_bytes(part)).ahead_bytes for part in self.resolved.parts)
+
+    def num_looks(self, num_reads: float, world_size: int) -> float:
+        """Count the requests that check shards against the index."""
+        rank_reads = num_reads / world_size * self.chunks.visits / self.chunks.visits.sum()
+        looks = 0.0
+        for drawn, part in zip(rank_reads.tolist(), self.resolved.parts, strict=True):
+            shard_chunks = np.bincount(part.chunks.shard, minlength=part.index.num_shards)
+            looks += likely_looks(shard_chunks, min(drawn, float(len(part.chunks)))) * world_size
+        return looks
+
+    def options(self, *, window: float = 1.0, chunk: float = 1.0) -> dict[str, Any] | None:
+        """Return the options of the order, with the window and the chunks multiplied by these factors.
+
+        None if the file has the order, or if each source has its own chunk size.
+        """
+        request, changes = self.request, (window, chunk) != (1.0, 1.0)
+        if request is None or (request.chunk is None and chunk != 1.0):
+            return None
+        options: dict[str, Any] = {"order": None, "window": None, "chunks": None, "chunk": None}
+        options["num_canonical_nodes"] = request.num_canonical_nodes
+        if request.chunk is not None:
+            options["chunk"] = str(max(1, round(parse_bytes(request.chunk, "chunk") * chunk)))
+        if request.order is None:
+            size = DEFAULT_WINDOW_BYTES if request.window is None else request.window
+            return options | {"window": str(max(1, round(parse_bytes(size, "window") * window)))}
+        order = windowed(request.order)
+        if isinstance(order, Window):
+            options["num_canonical_nodes"] = order.num_canonical_nodes
+        num_chunks = max(1, round(order.chunks * window / chunk)) if changes else order.chunks
+        return options | {"order": order.name, "chunks": num_chunks}
+
+    def _limit_bytes(self, part: ResolvedOrder) -> int:
+        return budget_of(part, None, is_remote=True, num_sources=len(self.resolved.parts)).ahead_bytes
+
+
+PlannedReading: TypeAlias = DatasetReading | MixtureReading
+
+
+def chunk_samples_of(part: ResolvedOrder) -> NDArray[np.int64]:
+    """Return the samples of each chunk of a source."""
+    return part.stored_between(part.order_borders)
+
+
+def chunk_bytes_of(part: ResolvedOrder) -> NDArray[np.int64]:
+    """Return the bytes of each chunk of a source."""
+    return part.chunks.end_byte - part.chunks.first_byte
+
+
+def windowed(order: Any) -> Window | Block:
+    """Return the order if it uses some chunks at a time; raise `UsageError` otherwise."""
+    if not isinstance(order, Window | Block):
+        name = "this order" if order is None else f"the order {order.name!r}"
+        msg = f"{name} does not keep to some chunks at a time, so its reads are not planned"
+        raise UsageError(msg, hint="--order window or block; --order full reads each sample by itself")
+    return order

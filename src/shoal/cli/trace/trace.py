@@ -1,8 +1,8 @@
-"""The `shoal trace` command: shows which samples are in a step, and in which step a sample is, from the order alone.
+"""The `shoal trace` command: show the samples of a step, or the step of a sample, from the order alone.
 
-The step behind a loss spike is known either within an epoch or after a checkpoint. So steps count from the start of
-the epoch, as in `Dataset.batch_ids`, and with ``--from-state`` from the position of a saved state: step 0 is the first
-batch after it, step -1 the last one before it.
+The step of a loss spike is known within an epoch or after a checkpoint. So steps count from the start of the epoch, as
+in `Dataset.batch_ids`, or with ``--from-state`` from the position of a saved state: step 0 is the first batch after the
+state, step -1 the last batch before it.
 """
 
 from __future__ import annotations
@@ -16,65 +16,62 @@ from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, typed_command, write_page
 from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
-from shoal.cli.options.sequence_options import add_sequence_arguments, add_strategy_argument
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
-from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.trace.imported_run import imported_run
+from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
-from shoal.cli.trace.traced_run import Row, TracedRun, traced_run
+from shoal.cli.trace.traced_run import Row, TracedRun, imported_run, traced_run
 from shoal.order.partition import REMAINDERS
+from shoal.order.sequences.groupings import STRATEGIES
 from shoal.storage.sources.source import printed
 
-_FEW = 256  # samples that are read for display
-_OF_SHARD = 1000
+_MOST_READ = 256  # samples read for display
+_MOST_OF_SHARD = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Steps count from 0 at the start of the epoch. A run that was resumed in the middle of an epoch with another "
-        "batch size has divided the rest differently: give the state that it began with, and --from-state."
+        "Steps count from 0 at the start of the epoch. A run that resumed in the middle of an epoch with another "
+        "batch size divided the rest differently: give its first state, and --from-state."
     )
     add_source_arguments(parser, is_optional=True)
     text = (
-        "the dataset of the run in place of SOURCE, with its order and its batches: a Dataset of Python, or a function "
-        "that returns one, as after split(), select() or sample(); the module is imported"
+        "a Dataset of a Python module in place of SOURCE, with its order and batches, or a function that returns one; "
+        "for split(), select() or sample()"
     )
     parser.add_argument("--run", metavar="MODULE:NAME", type=imported_run, help=text)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--step", type=int, metavar="T", help="show which samples are in this step")
-    what.add_argument(
-        "--sample", type=sample_ids, metavar="I,J,...", help="show in which step these samples are, by id"
-    )
-    what.add_argument("--key", metavar="NAME", help="the same by key, which reads the shards until it is found")
-    what.add_argument("--shard", metavar="NAME", help="the same for all samples of a shard")
-    text = "with --step: this many steps before and after it as well (default: 0)"
+    question = parser.add_mutually_exclusive_group(required=True)
+    question.add_argument("--step", type=int, metavar="T", help="show the samples of this step")
+    question.add_argument("--sample", type=sample_ids, metavar="I,J,...", help="show the steps of samples, by id")
+    question.add_argument("--key", metavar="NAME", help="show the step of a sample by key; reads the shards up to it")
+    question.add_argument("--shard", metavar="NAME", help="show the steps of all samples of a shard")
+    text = "steps before and after --step to show as well (default: 0)"
     parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=text)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--batch-size", type=at_least_one, metavar="B", help="samples of a batch on each rank")
     size.add_argument("--global-batch", type=at_least_one, metavar="N", help="samples of a batch over all ranks")
-    text = "ranks of the run (default: 1)"
-    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help=text)
-    parser.add_argument("--rank", type=at_least_zero, metavar="R", help="only what this rank gets (default: all ranks)")
-    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (default: that of the state, else 0)")
-    text = "as in Dataset.batch() (default: keep)"
-    parser.add_argument("--remainder", choices=REMAINDERS, help=text)
-    parser.add_argument("--keys", action="store_true", help="show the key of each sample, which reads it")
-    parser.add_argument("--show", action="store_true", help="show the samples themselves, which reads them")
-    text = "show in which step of these epochs each sample comes, with the same global batch"
+    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="ranks of the run (default: 1)")
+    parser.add_argument("--rank", type=at_least_zero, metavar="R", help="show only this rank (default: all ranks)")
+    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (default: epoch of the state, else 0)")
+    parser.add_argument("--remainder", choices=REMAINDERS, help="last, incomplete batch (default: keep)")
+    parser.add_argument("--keys", action="store_true", help="show the key of each sample; reads the samples")
+    parser.add_argument("--show", action="store_true", help="show the content of the samples")
+    text = "show the step of each sample in these epochs, with the same global batch"
     parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=text)
-    text = f"show at most N rows (default: all, {_OF_SHARD} for a shard); --show and --html read at most {_FEW} samples"
+    text = f"show at most N rows (default: all; {_MOST_OF_SHARD} of a shard; {_MOST_READ} are read)"
     parser.add_argument("--limit", type=at_least_one, metavar="N", help=text)
     add_page_arguments(parser, html=", with texts and thumbnails of the samples", has_picture=False)
-    parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict(), for its order, seed and epoch")
+    parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict() with the order, seed and epoch")
     parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
-    add_strategy_argument(add_sequence_arguments(parser, batches="--batch-size"))
-    add_order_arguments(parser, default="without any of these, and without --state, that of shuffle()")
+    group = add_sequence_arguments(parser, batches="--batch-size")
+    text = "strategy of --pack-sequences (default: concat); a --state has its own"
+    group.add_argument("--strategy", choices=tuple(STRATEGIES), default="concat", help=text)
+    add_order_arguments(parser, default="default: the order of --state, else shuffle()")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer the question that the arguments ask."""
+    """Trace the step or the samples, and show them."""
     traced = traced_run(arguments)
     record, rows = _answer(traced, arguments)
     num_rows = len(rows)
@@ -96,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         "counted_from": traced.counted_from,
         **record,
     }
-    samples = TracedSamples(traced.dataset, arguments.limit or _FEW)
+    samples = TracedSamples(traced.dataset, arguments.limit or _MOST_READ)
     if arguments.html is not None:
         source = printed(source_of(arguments)) if arguments.run is None else str(arguments.run)
         made_by = typed_command(arguments.words)
@@ -115,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(traced: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[Row]]:
-    """Return facts about the question as a whole, and a row for each delivery."""
+    """Return facts about the step or samples, and a row for each delivery."""
     if arguments.step is not None:
         traced.check_step(arguments.step)
         first, end = traced.positions(arguments.step)
@@ -127,20 +124,20 @@ def _answer(traced: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list
             record["steps"] = [start, stop - 1]
         return record, [row for step in range(start, stop) for row in traced.rows_of_step(step)]
     if arguments.shard is not None:
-        limit = arguments.limit or _OF_SHARD
+        limit = arguments.limit or _MOST_OF_SHARD
         ids, num_samples = traced.ids_of_shard(arguments.shard, limit)
         rows = traced.rows_of_samples(ids, 1 if traced.is_mixture else limit)
         rows.sort(key=lambda row: (row["position"] is None, row["position"] or 0))
         return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
     ids = arguments.sample if arguments.key is None else [traced.id_of_key(arguments.key)]
-    most_uses = arguments.limit or _FEW
+    most_uses = arguments.limit or _MOST_READ
     rows = traced.rows_of_samples(ids, most_uses)
     numbers = Counter(row["sample"] for row in rows if not row["repeat"])
     return {"first_uses": most_uses} if max(numbers.values(), default=0) >= most_uses > 1 else {}, rows
 
 
 def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
-    """Return the rows within the limit; of several steps, those nearest to the requested step."""
+    """Return the rows within the limit, nearest to the requested step."""
     numbers = list(range(len(rows)))
     if arguments.step is not None:
         numbers.sort(key=lambda number: abs(rows[number]["step"] - arguments.step))
@@ -148,17 +145,17 @@ def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
 
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
-    """Print the trace for people, without values that are equal in every row or as expected."""
+    """Print the trace without expected values and without values that are equal in every row."""
     if about.get("num_steps", 0) is None:
         about = {**about, "num_steps": "without end"}
     output.emit(output.without_usual(about, counted_from=0, num_rows=len(rows), num_shown=len(rows)))
     hidden = {"seen", "fields"} | (set() if any(row["repeat"] for row in rows) else {"repeat"})
     hidden |= {"step"} if "step" in about and "steps" not in about else set()
-    shown, has_notes = [], any("note" in row for row in rows)
+    table, has_notes = [], any("note" in row for row in rows)
     for row in rows:
         seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
         cells = {name: value for name, value in row.items() if name not in hidden} | seen
         cells |= {"note": row.get("note", "")} if has_notes else {}
-        shown.append({name: printable(value) if isinstance(value, str) else value for name, value in cells.items()})
+        table.append({name: printable(value) if isinstance(value, str) else value for name, value in cells.items()})
     output.say()
-    output.say(output.format_table(shown) if shown else "no samples")
+    output.say(output.format_table(table) if table else "no samples")

@@ -1,4 +1,4 @@
-"""The samples of a trace, read and shown: as lines, as JSON fields, and as a page with texts and thumbnails."""
+"""Read the samples of a trace, and show them as text, as JSON, and as a page with thumbnails."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from shoal.tools.reports.page_document import cards, document, facts, paragraph,
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600
 _IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # of the longer side; sharp on high-density screens too
+_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # of the longer side; also sharp on dense screens
 
 
 @dataclass(slots=True)
 class TracedSamples:
-    """The samples of rows, at most ``limit`` of them, each read once."""
+    """The samples of rows, at most ``limit``, each read once."""
 
     dataset: Dataset
     limit: int
     _read: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, rows: Sequence[Row]) -> list[Mapping[str, Any] | None]:
-        """Return the fields of each row's sample: None beyond the limit, the error message if it cannot be read."""
-        wanted = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
-        new = [sample for sample in wanted if sample not in self._read]
+        """Return the fields of each row's sample: None beyond the limit, an error message for a damaged sample."""
+        samples = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
+        new = [sample for sample in samples if sample not in self._read]
         with Progress(total=len(new), label="reading samples") as progress:
             for sample in new:
                 try:
                     self._read[sample] = dict(self.dataset[sample])
-                except ShoalError as error:  # a damaged sample may be the very one that is traced
+                except ShoalError as error:  # the traced sample may be damaged
                     self._read[sample] = {"error": f"{type(error).__name__}: {error.message}"}
                 progress.advance()
-        shown = set(wanted)
+        shown = set(samples)
         return [self._read[row["sample"]] if row["sample"] in shown else None for row in rows]
 
     def add_fields(self, rows: list[Row]) -> None:
@@ -54,7 +54,7 @@ class TracedSamples:
             row["fields"] = None if sample is None else json_value(dict(sample))
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Print the samples, each with a heading and one line per field."""
+        """Print each sample with a heading and a line for each field."""
         missing = 0
         for row, sample in zip(rows, self.of(rows), strict=True):
             if sample is None:
@@ -86,67 +86,56 @@ def trace_page(
         parts = [cards(shown)]
         if missing := len(numbers) - len(shown):
             parts.append(paragraph(f"{missing:,} more are not shown; --limit shows more.", kind="soft"))
-        body.append(section(f"{name} (asked for)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
+        body.append(section(f"{name} (requested)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
     origins = section("Where they come from", facts(_origins(rows))) if rows else ""
     body.append(origins or section("Samples", paragraph("There are none.")))
     title = "Trace of samples" if "step" not in about else f"Trace of step {about['step']:,}"
     if "shard" in about:
         title = f"Trace of {about['shard']}"
+    call = about["order"] if about["order"].startswith("mix of") else f"ds.{about['order']}"
     return document(
         title=title,
         about=f"{source}, epoch {about['epoch']}, global batches of {about['global_batch']:,} on "
         f"{counted(about['world_size'], 'rank')}",
-        call=_call(about),
+        call=f"{call}\n.{about['packing']}" if "packing" in about else call,
         lead=_lead(about, rows),
         body=body,
         made_by=made_by,
     )
 
 
-def _call(about: Mapping[str, Any]) -> str:
-    """Return the order as a call, or as the sources of a mixture, and how documents are packed."""
-    order, packing = str(about["order"]), about.get("packing")
-    call = order if order.startswith("mix of") else f"ds.{order}"
-    return f"{call}\n.{packing}" if packing else call
-
-
 def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     if "step" not in about:
         return f"{len({row['sample'] for row in rows}):,} samples, and when they come."
-    mine = [row for row in rows if row["step"] == about["step"]]
-    shards = len({row["shard"] for row in mine})
+    rows = [row for row in rows if row["step"] == about["step"]]
+    shards = len({row["shard"] for row in rows})
     among = ", of steps without end," if about["num_steps"] is None else f" of {about['num_steps']:,}"
-    said = f"Step {about['step']:,}{among} holds positions {about['first_position']:,} to "
-    what = counted(len(mine), "sample")
+    positions = f"{about['first_position']:,} to {about['end_position'] - 1:,}"
+    content = counted(len(rows), "sample")
     if "packing" in about:
-        what = f"{counted(len({(row['rank'], row['place']) for row in mine}), 'sequence')} with "
-        what += f"{counted(len(mine), 'segment')}, of documents"
-    said += f"{about['end_position'] - 1:,}: {what} from {counted(shards, 'shard')}. "
-    return said + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
+        num_sequences = len({(row["rank"], row["place"]) for row in rows})
+        content = f"{counted(num_sequences, 'sequence')} with {counted(len(rows), 'segment')}, of documents"
+    text = f"Step {about['step']:,}{among} holds positions {positions}: {content} from {counted(shards, 'shard')}. "
+    return text + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
 
 
 def _origins(rows: Sequence[Row]) -> dict[str, str]:
     shards = Counter(row["shard"] for row in rows)
     most, times = min(shards.items(), key=lambda item: (-item[1], item[0]))
     sizes = [row["end_byte"] - row["first_byte"] for row in rows]
+    sources = Counter(row["source"] for row in rows if "source" in row)
+    text = ", ".join(f"{printable(name)} ({count:,})" for name, count in sources.most_common())
     return {
         "Shards": f"{len(shards):,}",
         "Most samples from": f"{printable(most)} ({times:,})",
-        **_sources(rows),
+        **({"Sources": text} if text else {}),
         "Bytes of a sample": f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
         "Repeats": f"{sum(row['repeat'] for row in rows):,}",
     }
 
 
-def _sources(rows: Sequence[Row]) -> dict[str, str]:
-    """Return how many rows each source of a mixture has; empty for a dataset."""
-    counts = Counter(row["source"] for row in rows if "source" in row)
-    told = ", ".join(f"{printable(name)} ({times:,})" for name, times in counts.most_common())
-    return {"Sources": told} if told else {}
-
-
 def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
-    """Return the card of a sample: number, key, fields, destination, origin, and steps in other epochs."""
+    """Return the heading, the key and the paragraphs of a sample's card."""
     key = sample.get(_KEY)
     name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
     parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
@@ -159,9 +148,9 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         parts.append(paragraph(text, kind="soft"))
     if "source" in row:
         parts.append(paragraph(f"Source {printable(row['source'])}", kind="soft"))
-    where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
+    span = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
     size = _unbroken(format_bytes(row["end_byte"] - row["first_byte"]))
-    parts.append(paragraph(f"From {where}, {size}", kind="soft"))
+    parts.append(paragraph(f"From {span}, {size}", kind="soft"))
     if seen := row.get("seen"):
         steps = [
             f"{'not in epoch' if step is None else f'at step {step:,} of epoch'} {epoch}"
@@ -172,22 +161,22 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _unbroken(size: str) -> str:
-    """Return a size whose number and unit stay on one line."""
+    """Keep the number and the unit of a size on one line."""
     return size.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _field(name: str, value: Any, sample: int) -> str:
-    """Return a field as HTML: a thumbnail or a truncated text, with its size."""
+    """Return a field as HTML: a thumbnail or the beginning of a text, with its size."""
     if _is_image(value):
         try:
             data, width, height = _thumbnail(value)
-        except Exception:  # noqa: BLE001  # any error of an image library on damaged bytes, or Pillow is missing
+        except Exception:  # noqa: BLE001  # damaged bytes raise any error; or Pillow is missing
             return paragraph(f"{printable(name)}: image that cannot be shown, {size_of(value)}", kind="soft")
         scale = _SHOWN_PIXELS / max(width, height, 1)
         wide, high = max(1, round(width * scale)), max(1, round(height * scale))
         size = f"{width} by {height} pixels"
-        said = f"{printable(name)} of sample {sample}, {size}"
-        image = f'<img src="data:image/jpeg;base64,{data}" alt="{escape(said)}" width="{wide}" height="{high}">'
+        description = f"{printable(name)} of sample {sample}, {size}"
+        image = f'<img src="data:image/jpeg;base64,{data}" alt="{escape(description)}" width="{wide}" height="{high}">'
         return image + paragraph(f"{printable(name)}: {size}, {_unbroken(size_of(value))}", kind="soft")
     text = preview(name, value, columns=_CELL_LETTERS)
     if text in ("(binary)", "(image)"):
@@ -196,14 +185,14 @@ def _field(name: str, value: Any, sample: int) -> str:
 
 
 def _is_image(value: Any) -> bool:
-    """Return True if these are the bytes of an image, judged by the first ones."""
+    """Return True if a value begins like an image."""
     if not isinstance(value, bytes):
         return False
     return value.startswith(_IMAGE_SIGNATURES) or (value[:4] == b"RIFF" and value[8:12] == b"WEBP")
 
 
 def _thumbnail(value: bytes) -> tuple[str, int, int]:
-    """Return a JPEG thumbnail of an image in base64, and the size of the image."""
+    """Return a JPEG thumbnail in base64, and the size of the image."""
     image: Any = image_decoder("pil")(value)
     width, height = image.size
     image = image.convert("RGB")

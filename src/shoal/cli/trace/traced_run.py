@@ -1,29 +1,28 @@
-"""The run that is traced, and its deliveries as rows: sample, step, rank and bytes of each, and its other epochs."""
+"""The deliveries of a run as rows: sample, step, rank and bytes, and steps in other epochs."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.audit.sample_ids import KEY, keys_in_order
 from shoal.cli.display.preview import json_value, printable
 from shoal.cli.display.progress_bar import Progress
-from shoal.cli.options.sequence_options import packed_as_asked
-from shoal.cli.options.source_options import names_mixture, open_with_samples
+from shoal.cli.options.sample_ids import KEY, keys_in_order
+from shoal.cli.options.source_options import imported_object, names_mixture, open_with_samples
 from shoal.cli.options.stream_options import (
     given_order_options,
     open_mixture,
+    packed_as_requested,
     read_state,
     requested_order,
     shuffled_mixture,
 )
-from shoal.cli.trace.imported_run import ImportedRun
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.joined_index import JoinedIndex
@@ -34,7 +33,7 @@ from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS, span_in
 from shoal.order.protocol import BoundOrder, Repeating
 from shoal.order.state_dict import PACKED, State
-from shoal.reading.growing.resolved_growing import growing_as_saved
+from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
 from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -43,15 +42,60 @@ from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.rows import Rows
+from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 from shoal.stream.verbs.dataset_requests import request_of_state
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRun:
+    """A dataset imported from ``module:NAME``."""
+
+    name: str
+    dataset: Dataset
+
+    def __str__(self) -> str:
+        return self.name
+
+    def order(self, epoch: int | None, state: State | None) -> tuple[Dataset, Resolved]:
+        """Load a state, and return the stored samples and their order.
+
+        Raises `StateError` if the state belongs to another dataset, selection or order, and `UsageError` if the dataset
+        fills batches by the content of its samples.
+        """
+        dataset = self.dataset
+        if (batcher := dataset.stream.spec.batcher).counts_share:
+            msg = f"{self.name} fills batches with {batcher.verb}: only reading shows their samples"
+            hint = f"with_ids() before it adds the sample ids to each batch, as the field {batcher.ids_field!r}"
+            raise UsageError(msg, hint=hint)
+        if state is not None:
+            dataset.load_state_dict(state.to_dict())
+        resolved = dataset.stream.resolved
+        if isinstance(resolved, ResolvedGrowing):
+            number = dataset.epoch if epoch is None else epoch
+            return Dataset(DatasetSpec.of(resolved.growing.whole)), resolved.of_epoch(number)
+        if isinstance(dataset, MixedDataset):
+            return MixedDataset(replace(dataset.stream.spec, rows=Rows(), batching=None, batch_stages=())), resolved
+        return Dataset(DatasetSpec.of(dataset.stream.opened)), resolved
+
+
+def imported_run(text: str) -> ImportedRun:
+    """Import the dataset ``module:NAME``, or call the function of this name."""
+    value = imported_object(text)
+    dataset = value() if callable(value) and not isinstance(value, Dataset) else value
+    if not isinstance(dataset, Dataset):
+        msg = f"{text} is {type(dataset).__name__}, and no dataset of shoal, nor a function that returns one"
+        raise argparse.ArgumentTypeError(msg)
+    return ImportedRun(text, dataset)
+
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TracedRun:
-    """A run whose epoch is divided into batches from ``start`` on, a count of the positions that are not skipped."""
+    """A run that divides an epoch into batches from ``start`` on, a number of positions without gaps."""
 
     dataset: Dataset
     resolved: Resolved
@@ -62,7 +106,7 @@ class TracedRun:
 
     @property
     def parts(self) -> Iterator[tuple[int, Opened]]:
-        """The dataset, or the sources of a mixture, each with its first sample id."""
+        """The dataset or the sources of a mixture, each with its first sample id."""
         parts = self.dataset.stream.spec.opened.parts
         firsts = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
         return zip(firsts, parts, strict=True)
@@ -90,12 +134,12 @@ class TracedRun:
 
     @property
     def counted_from(self) -> int:
-        """Position where step 0 begins."""
+        """Position of the start of step 0."""
         return self.resolved.position_of(self.epoch, self.start)
 
     @property
     def first_step(self) -> int:
-        """First step: that of the first whole batch before the start of counting; 0 if that starts the epoch."""
+        """First step: negative if counting starts after the start of the epoch."""
         return -(self.start // self.partition.global_batch)
 
     @property
@@ -109,19 +153,19 @@ class TracedRun:
         return self.resolved.num_samples > FOREVER // 2
 
     def positions(self, step: int) -> tuple[int, int]:
-        """Return the positions in the order from the first sample of a step to just past its last."""
+        """Return the first and the end position of a step in the order."""
         first = self.start + step * self.partition.global_batch
         stop = min(first + self.partition.global_batch, self.resolved.num_samples_of(self.epoch))
         left = self.resolved.gaps.left(self.epoch, self.resolved.num_positions(self.epoch))
         return span_in(left, first, stop)
 
     def check_step(self, step: int) -> None:
-        """Raise an error that suggests what may have been meant, unless this is a step of the epoch."""
+        """Raise `UsageError` with a hint unless this is a step of the epoch."""
         first, end = self.first_step, self.end_step
         if first <= step < end:
             return
         steps = f"from {first} on, without end" if self.is_endless else f"{first} to {end - 1}"
-        msg = f"step {step} was asked for; epoch {self.epoch} has steps {steps}"
+        msg = f"step {step} was requested; epoch {self.epoch} has steps {steps}"
         if self.start:
             msg += f", counted from position {self.counted_from}"
         hint = "negative steps lie before the position of a state, with --state FILE --from-state"
@@ -132,46 +176,50 @@ class TracedRun:
         raise UsageError(msg, hint=hint)
 
     def rows_of_step(self, step: int) -> list[Row]:
-        """Return the deliveries of a step to the ranks in question."""
+        """Return the deliveries of a step to the traced ranks."""
         return [row for rank in self.ranks for row in self._rows_of_share(rank, step)]
 
     def rows_of_samples(self, ids: list[int], most_uses: int) -> list[Row]:
-        """Return the deliveries of these samples to the ranks in question; without any, a row with a note why.
+        """Return the deliveries of these samples to the traced ranks; a sample without one has a row with a note.
 
-        In a mixture a sample may come any number of times: these are the first ``most_uses`` of each.
+        In a mixture a sample may come several times; the first ``most_uses`` are returned.
         """
-        wanted = np.array(ids, dtype=np.int64)
-        check_ids(self.index, wanted)
-        places = dict(zip(ids, self._places(wanted, most_uses), strict=True))
-        numbers = self._numbers(np.concatenate([np.zeros(0, np.int64), *places.values()]))
+        samples = np.array(ids, dtype=np.int64)
+        check_ids(self.index, samples)
+        positions = dict(zip(ids, self._positions_of(samples, most_uses), strict=True))
+        numbers = self._numbers(np.concatenate([np.zeros(0, np.int64), *positions.values()]))
         deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
-        # The steps that may hold these samples: their own, and the last, which may repeat samples.
+        # These samples may be in their own steps, and in the last step, which may repeat samples.
         steps = set(((numbers[numbers >= 0] - self.start) // self.partition.global_batch).tolist())
-        for step in sorted(each for each in {*steps, self.end_step - 1} if self.first_step <= each < self.end_step):
+        for step in sorted(step for step in {*steps, self.end_step - 1} if self.first_step <= step < self.end_step):
             for rank in self.ranks:
-                for row in self._rows_of_share(rank, step, only=wanted):
+                for row in self._rows_of_share(rank, step, only=samples):
                     deliveries[row["sample"]].append(row)
-        return [row for sample, at in places.items() for row in deliveries[sample] or [self._nowhere(sample, at)]]
+        return [
+            row
+            for sample, places in positions.items()
+            for row in deliveries[sample] or [self._undelivered(sample, places)]
+        ]
 
-    def _places(self, ids: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
+    def _positions_of(self, ids: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
         """Return the first positions of each sample in the epoch, or of each document in its order."""
         order = self.documents.untouched(self.epoch)
         if isinstance(order, MixedEpoch | Repeating):
             return [_all_positions(order, sample, most) for sample in ids.tolist()]
-        return [each[each >= 0] for each in order.positions(ids)[:, None]]
+        return [positions[positions >= 0] for positions in order.positions(ids)[:, None]]
 
-    def _numbers(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of these positions in the epoch, or of the sequences with documents there; -1 for gaps."""
+    def _numbers(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of these positions, or of their sequences, without gaps; -1 for positions in gaps."""
         left = self.resolved.left(self.epoch)
         if isinstance(self.resolved, ResolvedSequences):
-            places = self.resolved.untouched(self.epoch).sequences_with(places)
-        return places if left is None else left.numbers(places)
+            positions = self.resolved.untouched(self.epoch).sequences_with(positions)
+        return positions if left is None else left.numbers(positions)
 
-    def _nowhere(self, sample: int, places: NDArray[np.int64]) -> Row:
-        """Return the row of a sample that comes to none of the ranks in question, with a note that says why."""
-        numbers, position = self._numbers(places), None
+    def _undelivered(self, sample: int, positions: NDArray[np.int64]) -> Row:
+        """Return the row of a sample that no traced rank gets, with a note about the reason."""
+        numbers, position = self._numbers(positions), None
         if len(numbers) and not isinstance(self.resolved, ResolvedSequences):
-            position = int(places[0])
+            position = int(positions[0])
         if not len(numbers):
             note = f"does not come in epoch {self.epoch}"
         elif (numbers < 0).all():
@@ -182,36 +230,36 @@ class TracedRun:
             note = f"in the remainder of epoch {self.epoch}, which is dropped"
         else:
             note = "comes to another rank"
-        nowhere = {"sample": sample, "step": None, "rank": None, "place": None, "position": position}
-        return {**nowhere, "repeat": False, "note": note}
+        row = {"sample": sample, "step": None, "rank": None, "place": None, "position": position}
+        return {**row, "repeat": False, "note": note}
 
     def id_of_key(self, key: str) -> int:
-        """Return the id of the first sample with this key, found by reading the dataset from its start."""
+        """Return the id of the first sample with this key; reads the dataset up to it."""
         for first, opened in self.parts:
-            for number, found in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}"), first):
-                if found == key:
+            for number, other in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}"), first):
+                if other == key:
                     return number
         msg = f"none of {self.index.num_samples} samples has the key {key!r}"
         raise UsageError(msg, hint="keys are names of tar members up to the first dot, directories included")
 
     def ids_of_shard(self, name: str, limit: int) -> tuple[list[int], int]:
-        """Return the first samples of a shard in the epoch, at most ``limit``, and how many samples the shard has."""
-        found = [(before, opened.index, number) for before, opened in self.parts for number, shard in
+        """Return the first ``limit`` samples of a shard in the epoch, and the number of its samples."""
+        shards = [(before, opened.index, number) for before, opened in self.parts for number, shard in
                  enumerate(opened.index.shard_names) if name in (shard, shard.rpartition("/")[2])]  # fmt: skip
-        if len(found) != 1:
+        if len(shards) != 1:
             names = [shard for _, opened in self.parts for shard in opened.index.shard_names]
             among = f"{counted(len(names), 'shard')}, the first {printable(names[0])}"
-            msg = f"{printable(name)} is {'the name of several' if found else 'none'} of {among}"
+            msg = f"{printable(name)} is {'the name of several' if shards else 'none'} of {among}"
             raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
-        before, index, number = found[0]
+        before, index, number = shards[0]
         first, end = (index.extent_first_sample[index.shard_first_extent[number : number + 2]] + before).tolist()
         ids = np.arange(first, end)
         positions = self.documents.untouched(self.epoch).positions(ids)
-        never_last = np.lexsort((positions, positions < 0))
-        return ids[never_last][:limit].tolist(), end - first
+        by_position = np.lexsort((positions, positions < 0))  # samples that never come are last
+        return ids[by_position][:limit].tolist(), end - first
 
     def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
-        """Add to the rows the bytes of their samples, and their keys if requested, which reads the samples."""
+        """Add the bytes of the samples to the rows; ``keys`` adds their keys, which reads the samples."""
         index, dataset = self.index, self.dataset
         with Progress(total=len(rows), label="reading keys") as progress:
             for row in rows:
@@ -224,14 +272,13 @@ class TracedRun:
                     progress.advance()
 
     def add_other_epochs(self, rows: list[Row], epochs: Sequence[int]) -> None:
-        """Add to the rows the step of their samples in other epochs, with the same global batch from the start.
+        """Add to the rows the first step of their samples in other epochs, with the same global batch.
 
-        The step is None if the sample is left out of that epoch or lies in a remainder that is dropped. In a mixture,
-        it is the first one.
+        The step is None if the epoch lacks the sample or drops it with the remainder.
         """
         if self.is_endless:
-            msg = "--epochs asks for other epochs, and this mixture has one without end"
-            raise UsageError(msg, hint="leave it out: the rows have the steps of the samples in this one")
+            msg = "--epochs asks for other epochs, and the epoch of this mixture never ends"
+            raise UsageError(msg, hint="leave it out: the rows have the steps of the samples in this epoch")
         ids = np.array([row["sample"] for row in rows], dtype=np.int64)
         for row in rows:
             row["seen"] = {}
@@ -243,21 +290,21 @@ class TracedRun:
                 row["seen"][epoch] = step if number >= 0 and step < num_steps else None
 
     def _first_numbers(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each sample comes first in an epoch, not counting gaps; -1 if it does not come."""
+        """Return the first position of each sample in an epoch, without gaps; -1 if it does not come."""
         if not isinstance(self.resolved, ResolvedSequences):
             return self.resolved.epoch(epoch).positions(ids)
         order, left = self.resolved.untouched(epoch), self.resolved.left(epoch)
-        at = self.documents.untouched(epoch).positions(ids)
-        held = [order.sequences_with(each[each >= 0]) for each in at[:, None]]
-        numbers = np.array([each[0] if len(each) else -1 for each in held], dtype=np.int64)
+        positions = self.documents.untouched(epoch).positions(ids)
+        sequences = [order.sequences_with(position[position >= 0]) for position in positions[:, None]]
+        numbers = np.array([held[0] if len(held) else -1 for held in sequences], dtype=np.int64)
         return numbers if left is None else left.numbers(numbers)
 
     def _rows_of_share(self, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
         share = self.partition.share(self.resolved.epoch(self.epoch), rank, step, step + 1, self.start)
-        told = None
+        segments = None
         if isinstance(self.resolved, ResolvedSequences):
-            told = self.resolved.segments_in(self.epoch, share.ids)
-        ids, slots = (share.ids, np.arange(len(share.ids))) if told is None else (told.ids, told.rows)
+            segments = self.resolved.segments_in(self.epoch, share.ids)
+        ids, slots = (share.ids, np.arange(len(share.ids))) if segments is None else (segments.ids, segments.rows)
         for number in range(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only)).tolist():
             slot = int(slots[number])
             row = {
@@ -268,24 +315,24 @@ class TracedRun:
                 "position": int(share.positions[slot]),
                 "repeat": bool(share.repeated[slot]),
             }
-            if told is not None:
-                row["segment"] = int(told.segments[number])
-                row["first_token"], row["end_token"] = int(told.starts[number]), int(told.stops[number])
+            if segments is not None:
+                row["segment"] = int(segments.segments[number])
+                row["first_token"], row["end_token"] = int(segments.starts[number]), int(segments.stops[number])
             yield row
 
 
 def _all_positions(order: MixedEpoch | Repeating, sample: int, most: int) -> NDArray[np.int64]:
-    """Return the positions of a sample in an epoch, ascending: the first so many."""
+    """Return the first ``most`` positions of a sample in an epoch, ascending."""
     if isinstance(order, MixedEpoch):
         return order.all_positions(sample, most)
-    found, num_samples = [-1], cast("BoundOrder", order).num_samples
-    while len(found) <= most and (at := order.first_between(sample, found[-1] + 1, num_samples)) >= 0:
-        found.append(at)
-    return np.array(found[1:], dtype=np.int64)
+    positions, num_samples = [-1], cast("BoundOrder", order).num_samples
+    while len(positions) <= most and (at := order.first_between(sample, positions[-1] + 1, num_samples)) >= 0:
+        positions.append(at)
+    return np.array(positions[1:], dtype=np.int64)
 
 
 def traced_run(arguments: argparse.Namespace) -> TracedRun:
-    """Return the run that the arguments describe; refuse those that contradict each other or the state."""
+    """Return the run of the arguments; refuse arguments that contradict each other or the state."""
     state = None if arguments.state is None else read_state(arguments.state)
     options = given_order_options(arguments) + ["--pack-sequences"] * (arguments.pack_sequences is not None)
     if state is not None and options:
@@ -294,10 +341,10 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
     if state is not None and state.deals:
         packs = any(deal.packing is not None for deal in state.deals)
         verb = "`pack_sequences(lengths=None)`" if packs else "`filter(refill=True)`"
-        msg = f"the state was saved with {verb}, where what is in a batch is known only when it is read"
-        raise UsageError(msg, hint="with_ids() shows it in each batch; the order without --state has positions alone")
+        msg = f"the state was saved with {verb}, and only reading shows the samples of such batches"
+        raise UsageError(msg, hint="with_ids() shows the ids in each batch; without --state, only positions are known")
     if state is None and arguments.from_state:
-        msg = "--from-state counts from the position of a state, and no state is given"
+        msg = "--from-state counts from the position of a state, and --state is not given"
         raise UsageError(msg, hint="--state FILE names it")
     world_size = arguments.world_size
     if arguments.rank is not None:
@@ -316,7 +363,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
 
 
 def _partition(arguments: argparse.Namespace) -> Partition:
-    """Return the batches that the options ask for, or those of the run."""
+    """Return the batches of the options, or of the run."""
     world_size, size = arguments.world_size, arguments.global_batch
     if arguments.batch_size is not None:
         size = arguments.batch_size * world_size
@@ -324,13 +371,13 @@ def _partition(arguments: argparse.Namespace) -> Partition:
         return Partition(size, world_size, arguments.remainder or "keep")
     batching = None if arguments.run is None else arguments.run.dataset.stream.spec.batching
     if batching is None:
-        msg = "steps are counted in batches, and no size of a batch is given"
-        raise UsageError(msg, hint="--batch-size B is that of each rank, --global-batch N that of all")
+        msg = "steps are counted in batches, and the size of a batch is not given"
+        raise UsageError(msg, hint="--batch-size B is the size on each rank, --global-batch N over all ranks")
     return cast("Partition", batching.partition(world_size))
 
 
 def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset, Resolved]:
-    """Return the dataset and its order: as the options ask, or as the state says, which is checked."""
+    """Return the dataset, and its order by the options or by the state, after checking the state."""
     if (arguments.run is None) == (not arguments.source):
         msg = f"shoal trace takes SOURCE or --run MODULE:NAME; got {'both' if arguments.source else 'neither'}"
         raise UsageError(msg)
@@ -339,7 +386,7 @@ def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset,
     if names_mixture(arguments):
         if state is None:
             mixture = shuffled_mixture(arguments)
-            return mixture, packed_as_asked(mixture.resolved, arguments)
+            return mixture, packed_as_requested(mixture.resolved, arguments)
         mixture = open_mixture(arguments)
         if PACKED in state.order:
             return mixture, packed_as_saved(mixture.resolved, state, arguments.lengths)
@@ -359,4 +406,4 @@ def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset,
     if state is not None:
         fingerprint, samples = opened.index.fingerprint, resolved.num_samples
         state.check(seed=request.seed, order=resolved.state_order, index=fingerprint, num_samples=samples)
-    return Dataset(DatasetSpec.of(opened)), packed_as_asked(resolved, arguments) if state is None else resolved
+    return Dataset(DatasetSpec.of(opened)), packed_as_requested(resolved, arguments) if state is None else resolved

@@ -1,1 +1,1 @@
-"""HOW WELL DID A LOADER MIX? Tests and findings of the ids that it emitted."""
+"""HOW WELL DID A LOADER MIX? Tests and findings of emitted ids."""

@@ -1,4 +1,4 @@
-"""Audits of any loader by the ids it emits: missing samples, quality of mixing, and traces of an order."""
+"""Audit a loader by its emitted ids: missing samples, mixing, and structure in the order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from shoal.quality.curves import Keys, variance_curve
 from shoal.quality.metrics import expected_distinct_of
 from shoal.tools.auditing.cross_epoch import remet_neighbours
 from shoal.tools.auditing.emitted_ids import KeyTable, as_epochs, as_stream
-from shoal.tools.auditing.epoch_counts import TIME_PARTS, Survey
-from shoal.tools.auditing.epoch_tests import PARTS, Epoch, compared, end_distances, start_distances
+from shoal.tools.auditing.epoch_tests import PARTS, TIME_PARTS, Epoch, Survey, compared, end_distances
 from shoal.tools.auditing.findings import Finding, findings_of, headline_of, heaviest_first, verdict_of
 from shoal.tools.auditing.statistical_tests import Outcome, correlation
 
 _MOST_SPARSE = 1000
-_MOST_COUNTED = 4096  # samples of the largest batches whose labels are counted
+_MOST_COUNTED = 4096  # samples of the largest batch with counted labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +30,44 @@ class Audit:
     Attributes
     ----------
     num_samples
-        Number of samples of the dataset.
+        Samples of the dataset.
     num_epochs, num_delivered
-        Epochs that were audited, and samples delivered in them.
+        Audited epochs, and samples delivered in them.
     missing, repeated, unknown
-        Over all epochs: samples never delivered, repeated deliveries, ids outside of the dataset.
+        Samples never delivered, repeated deliveries, and ids outside the dataset, over all epochs.
     key
-        Key of which the variance is taken: "labels", or "position" in storage.
+        Key of the variance: "labels", or "position" in storage.
     batch
-        Samples of the batches by which findings are judged.
-    vr
-        Variance ratio VR(b) by batch size; 1 is a perfect shuffle.
-    vr_error
-        Standard deviation of each for a perfect shuffle.
+        Samples of a global batch.
+    vr, vr_error
+        Variance ratio VR(b) by batch size; 1 is a perfect shuffle. Its standard deviation in a perfect shuffle.
     effective_batch
-        ``batch / VR(batch)``: the batch size at which a perfect shuffle varies as much.
+        ``batch / VR(batch)``: the batch size with equal variance in a perfect shuffle.
     distinct, expected_distinct
-        Distinct labels in a batch (64ths of the dataset, if there are no labels), and in one of a perfect shuffle, by
-        batch size up to 4096.
+        Distinct labels (or 64ths of the dataset) in a batch, and in a batch of a perfect shuffle, by batch size up to
+        4096.
     start_vr, end_vr
-        VR(batch) over the first and the last twentieth of the epochs; NaN if that is too short.
+        VR(batch) over the first and the last twentieth of the epochs; NaN for short epochs.
     displacement
-        Distance by which samples are moved, later (positive) or earlier, as a share of the epoch: quantiles 0.01, 0.5
-        and 0.99. -0.9, 0 and 0.9 for a perfect shuffle.
+        Quantiles 0.01, 0.5 and 0.99 of the distance by which samples move, later (positive) or earlier, as a share of
+        the epoch; -0.9, 0 and 0.9 in a perfect shuffle.
     start_distance, end_distance
-        Kolmogorov-Smirnov distance of the storage positions of the first and the last samples from those of all, by
-        share of the first epoch: 0 is alike, 1 is disjoint.
+        Kolmogorov-Smirnov distance of the storage positions of the first and last samples from all samples, by share of
+        the first epoch: 0 is alike, 1 is disjoint.
     remet, expected_remet
-        Share of the pairs of samples in one batch that share a batch again in the next epoch, and that expected of a
+        Share of the pairs of samples of one batch that share a batch again in the next epoch, and the share in a
         perfect shuffle; NaN without a second epoch.
     rank_correlation
-        Spearman's correlation of the storage position of samples and their time of delivery; 0 for a shuffle.
+        Spearman's correlation of storage position and time of delivery; 0 for a shuffle.
     num_looks
         Number of statistical tests; together they raise a false alarm in at most 0.1 % of audits.
     findings
-        Deviations from a perfect shuffle, the heaviest first, each with its usual cause and cure.
-    grade
-        "good", "fair" or "poor", by the likely cost to a training; "unknown" if there are few samples.
-    headline
-        Grade and reason in a line, as "Poor: VR 25 at 64".
-    verdict
-        Summary in a few sentences.
+        Deviations from a perfect shuffle, heaviest first, with usual cause and cure.
+    grade, headline, verdict
+        "good", "fair" or "poor", by the likely cost to a training, or "unknown" for few samples; grade and reason, such
+        as "Poor: VR 25 at 64"; summary in a few sentences.
     is_part
-        True if this is one rank or worker, so that most samples are missing.
+        True for the ids of one rank or worker, where most samples are missing.
     heat
         Samples delivered in each 200th of the epochs (rows) from each 64th of the dataset.
     """
@@ -109,13 +103,13 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the heat map as JSON types."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "heat"}
-        return found | {"findings": [finding.to_dict() for finding in self.findings]}
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "heat"}
+        return fields | {"findings": [finding.to_dict() for finding in self.findings]}
 
     def __str__(self) -> str:
-        """Return the headline, the verdict, and the findings, one per line."""
+        """Return the headline, the verdict, and a line for each finding."""
         signs = {True: "serious", False: "mild   "}
-        lines = [f"{signs[each.is_serious]}  {each.name} ({each.where}): {each.text}" for each in self.findings]
+        lines = [f"{signs[item.is_serious]}  {item.name} ({item.where}): {item.text}" for item in self.findings]
         return "\n".join([self.headline, self.verdict, *lines])
 
 
@@ -130,40 +124,40 @@ def audit(
     others: Mapping[str, Any] | None = None,
     is_part: bool = False,
 ) -> Audit:
-    """Audit whether the ids emitted by shoal, or by any other loader, are those of a good shuffle.
+    """Test whether the ids emitted by shoal or by any other loader are well shuffled.
 
     Parameters
     ----------
     ids
-        The number of each sample in storage order, from 0, in the order of delivery: an array of shape (N,) or
-        (num_epochs, N), memory-mapped if large; or an iterable of ids or of batches of ids. Above 2**24 samples, counts
-        and the heat map cover all samples, and the tests four spans of 2**22.
+        Sample numbers in storage order, from 0, in the order of delivery: an array of shape (N,) or (num_epochs, N),
+        memory-mapped if large; or an iterable of ids or of batches of ids. Above 2**24 samples, counts and the heat map
+        cover all samples, and the tests cover four spans of 2**22.
     num_samples
-        Number of samples of the dataset; default one more than the largest id.
+        Samples of the dataset; default one more than the largest id.
     keys
-        The key of each sample in storage order, shape (num_samples,), if ``ids`` (and ``others``) are keys.
+        Key of each sample in storage order, shape (num_samples,), if ``ids`` (and ``others``) are keys.
     labels
-        The label of each sample by id, shape (num_samples,), which batches should contain in fair shares; floats count
-        as numbers. Default: the storage position, the worst key by which data can be sorted.
+        Label of each sample by id, shape (num_samples,); batches should have fair shares of labels; floats count as
+        numbers. Default: the storage position, the worst key of sorted data.
     epochs
-        Number of epochs in a flat stream of ids.
+        Epochs in a flat stream of ids.
     batch
         Samples of a global batch.
     others
-        Other streams that should be unrelated to this one, by name: of another seed, another source. Each has as many
-        epochs as it is a multiple of ``ids``' length.
+        Unrelated streams by name, such as another seed or source. The length of a stream is divided by the length of
+        ``ids`` to count its epochs.
     is_part
-        True if the ids are those of one rank or worker, so that most samples are missing.
+        True for the ids of one rank or worker, where most samples are missing.
 
     Returns
     -------
     Audit
-        Takes about 1 us per sample and epoch up to 2**24, then 0.1 us, in at most 1 GB beside labels.
+        Takes about 1 us per sample and epoch up to 2**24, then 0.1 us, in at most 1 GB beside the labels.
 
     Raises
     ------
     UsageError
-        If the ids are not integers, labels are missing, or keys are not those of the dataset.
+        The ids are not integers, labels are missing, or the dataset lacks the keys.
 
     Examples
     --------
@@ -179,9 +173,7 @@ def audit(
         num_samples = len(table)
     total = 1 + max(int(row.max()) for row in rows) if num_samples is None else num_samples
     if num_samples is None and total > _MOST_SPARSE * max(len(rows[0]), 1 << 20):
-        msg = (
-            f"ids go up to {total - 1:,}, and there are {len(rows[0]):,} of them: these are not the numbers of samples"
-        )
+        msg = f"ids go up to {total - 1:,}, and there are {len(rows[0]):,} of them: these are no sample numbers"
         raise UsageError(msg, hint="number the samples from 0 in storage order, or give num_samples=")
     if total < 1 or batch < 1:
         raise UsageError(f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}")
@@ -203,7 +195,7 @@ def audit(
 
 
 def _cut_alike(stream: Any, num_delivered: int, keys: KeyTable | None) -> list[NDArray[np.int64]]:
-    """Cut another stream into epochs of this one's length, if that fits."""
+    """Cut a stream into epochs of ``num_delivered`` ids, if its length is a multiple."""
     if isinstance(stream, np.ndarray) and stream.ndim == 2:
         return as_epochs(stream, 1, keys)
     flat = as_stream(stream, keys)
@@ -233,21 +225,20 @@ def _varying(keys: Keys) -> Keys:
 
 
 def _counted(surveys: list[Survey], num_samples: int, *, is_part: bool) -> list[Finding]:
-    """Return the findings on counts, which need no statistics."""
+    """Return the findings about missing, repeated and unknown samples."""
     findings = []
-    missing = sum(found.num_missing for found in surveys)
-    repeated = sum(found.num_repeated for found in surveys)
-    unknown = sum(found.num_unknown for found in surveys)
-    delivered = sum(found.num_delivered for found in surveys)
+    missing = sum(survey.num_missing for survey in surveys)
+    repeated = sum(survey.num_repeated for survey in surveys)
+    unknown = sum(survey.num_unknown for survey in surveys)
+    delivered = sum(survey.num_delivered for survey in surveys)
     times = "" if len(surveys) == 1 else f" in {len(surveys)} epochs"
     if missing and not is_part:
-        examples = ", ".join(map(str, next(found.missing for found in surveys if found.missing)))
+        examples = ", ".join(map(str, next(survey.missing for survey in surveys if survey.missing)))
         text = f"{missing:,} of {num_samples:,} samples do not come{times}: {examples}{' ...' if missing > 5 else ''}"
-        findings.append(
-            Finding("missing", True, text, "all", missing, 0, 0.0, _part(missing, len(surveys) * num_samples))
-        )
+        size = _part(missing, len(surveys) * num_samples)
+        findings.append(Finding("missing", True, text, "all", missing, 0, 0.0, size))
     if repeated:
-        examples = ", ".join(map(str, next((found.repeated for found in surveys if found.repeated), ())))
+        examples = ", ".join(map(str, next((survey.repeated for survey in surveys if survey.repeated), ())))
         text = f"{repeated:,} deliveries{times} are of samples that came before" + (f": {examples}" if examples else "")
         findings.append(Finding("repeated", True, text, "all", repeated, 0, 0.0, _part(repeated, delivered)))
     if unknown:
@@ -257,7 +248,7 @@ def _counted(surveys: list[Survey], num_samples: int, *, is_part: bool) -> list[
 
 
 def _part(count: int, total: int) -> float:
-    """Return the size of a finding as the root of a share, since a hundredth of the samples is already a lot."""
+    """Return the root of a share as size, because a hundredth of the samples is already much."""
     return math.sqrt(min(1.0, count / max(1, total)))
 
 
@@ -307,8 +298,8 @@ def _summed(
         expected_distinct={size: expected_distinct_of(counts[counts > 0], size) for size in small},
         start_vr=start,
         end_vr=end,
-        start_distance=start_distances(first.survey),
-        end_distance=end_distances(first.survey),
+        start_distance=end_distances(first.survey, at_end=False),
+        end_distance=end_distances(first.survey, at_end=True),
         remet=again[0] if again[2] else math.nan,
         expected_remet=again[1] if again[2] else math.nan,
         displacement=(low, middle, high),

@@ -1,7 +1,7 @@
-"""Tests for a relation between two orders: epochs of one run, or two runs that should be unrelated.
+"""Test whether two epochs or runs are related.
 
-A seed that does not reach some part of a loader, ``seed + epoch`` used as a seed, or an epoch that is never passed to
-the dataset show as two orders that agree more than chance allows.
+A seed that misses a part of a loader, ``seed + epoch`` as a seed, or an epoch that the dataset never gets make two
+orders agree more than chance allows.
 """
 
 from __future__ import annotations
@@ -25,18 +25,10 @@ def comparison_tests(
     names: tuple[str, str],
     batch: int,
 ) -> Iterator[Outcome]:
-    """Run all tests on two streams, position by position.
+    """Run all tests on two streams of ids, up to the length of the shorter stream.
 
-    Parameters
-    ----------
-    first, second
-        Ids, or numbers from 0, in the order of delivery; compared over the shorter one's length.
-    codes
-        The label of each sample of both, as codes from 0; same lengths as the ids.
-    names
-        Names of the two: "epoch 0", "epoch 1".
-    batch
-        Samples of the batches in which neighbours are searched.
+    ``codes`` are the labels of both as numbers from 0, of the same lengths. ``names`` are "epoch 0" and "epoch 1", for
+    example. Neighbours are samples of one ``batch``.
     """
     size = min(len(first), len(second))
     first, second, pair = first[:size], second[:size], " and ".join(names)
@@ -45,37 +37,31 @@ def comparison_tests(
     yield _in_step(first, second, pair)
     if (outcome := _labels_agree(codes[0][:size], codes[1][:size], pair)) is not None:
         yield outcome
-    found, expected, pairs = remet_neighbours(first, second, batch)
+    share, expected, pairs = remet_neighbours(first, second, batch)
     if pairs:
         text = (
-            f"of all pairs of samples that share a batch of {batch} in {names[0]}, {found:.3%} share one in {names[1]} "
+            f"of all pairs of samples that share a batch of {batch} in {names[0]}, {share:.3%} share one in {names[1]} "
             f"again, and {expected:.3%} after a perfect shuffle"
         )
-        rare = poisson_tail(round(found * pairs), expected * pairs)
-        yield Outcome(
-            "neighbours met again", found, expected, rare, found >= 2 * expected + 0.01, found - expected, text
-        )
+        rare, serious = poisson_tail(round(share * pairs), expected * pairs), share >= 2 * expected + 0.01
+        yield Outcome("neighbours met again", share, expected, rare, serious, share - expected, text)
 
 
 def remet_neighbours(first: NDArray[np.int64], second: NDArray[np.int64], batch: int) -> tuple[float, float, int]:
-    """Return the share of the pairs of samples in one batch that share a batch again.
+    """Return the share of pairs of one batch that share a batch again, its expectation, and the number of pairs.
 
-    Returns
-    -------
-    tuple
-        The share, the one expected of a perfect shuffle, and the number of pairs (0 if there are none, or if samples
-        come more than once), over the samples that both epochs hold. O(N log N).
+    Counts samples of both epochs; 0 pairs if a sample comes twice. O(N log N).
     """
     _, at, other = np.intersect1d(first, second, return_indices=True)
     whole = len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second)
     if not whole or len(at) < 2 * batch:
         return 0.0, 0.0, 0
-    mine, theirs = np.unique(at // batch, return_inverse=True)[1], np.unique(other // batch, return_inverse=True)[1]
-    before, after = np.bincount(mine).astype(np.float64), np.bincount(theirs).astype(np.float64)
+    batches, later = np.unique(at // batch, return_inverse=True)[1], np.unique(other // batch, return_inverse=True)[1]
+    before, after = np.bincount(batches).astype(np.float64), np.bincount(later).astype(np.float64)
     pairs = float(before @ (before - 1)) / 2
     if not pairs:
         return 0.0, 0.0, 0
-    _, together = np.unique(mine * len(after) + theirs, return_counts=True)
+    _, together = np.unique(batches * len(after) + later, return_counts=True)
     again = float(together.astype(np.float64) @ (together - 1.0)) / 2
     size = len(at)
     return again / pairs, float(after @ (after - 1)) / (size * (size - 1.0)), int(pairs)
@@ -91,47 +77,46 @@ def _equal(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> It
 
 
 def _shifted(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Iterator[Outcome]:
-    """Test for equal orders that start at different positions."""
+    """Test for equal orders with different starts."""
     size = len(first)
-    tried = set()
+    shifts = set()
     for position in range(0, size, max(1, size // _SHIFTS)):
-        found = np.flatnonzero(second == first[position])
-        if len(found) and (shift := int(found[0]) - position) and shift not in tried:
-            tried.add(shift)
+        equal = np.flatnonzero(second == first[position])
+        if len(equal) and (shift := int(equal[0]) - position) and shift not in shifts:
+            shifts.add(shift)
             same = int(np.count_nonzero(first == np.roll(second, -shift)))
             text = f"{pair} have the same order, shifted by {shift:,}, at {same:,} of {size:,} positions"
-            # One position is equal by choice of the shift.
+            # The shift makes one position equal.
             yield _sameness(same - 1, size, text)
 
 
 def _sameness(same: int, size: int, text: str) -> Outcome:
-    """Judge equal positions: a few come from being in the same part of the dataset, many from equal orders."""
+    """Judge equal positions: many mean equal orders, a few the same part of the dataset."""
     serious = same >= 0.001 * size
-    return Outcome(
-        "same order" if serious else "in step", same, 1.0, poisson_tail(same, 1.0), serious, same / size, text
-    )
+    name = "same order" if serious else "in step"
+    return Outcome(name, same, 1.0, poisson_tail(same, 1.0), serious, same / size, text)
 
 
 def _in_step(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Outcome:
-    """Test if both are in the same part of the dataset at the same time."""
-    size, found = len(first), correlation(first, second)
+    """Test whether both are in the same part of the dataset at the same time."""
+    size, agreement = len(first), correlation(first, second)
     text = (
-        f"{pair} are in the same parts of the dataset at the same time: the correlation is {found:.3f}, and 0 "
+        f"{pair} are in the same parts of the dataset at the same time: the correlation is {agreement:.3f}, and 0 "
         f"give or take {1 / math.sqrt(size):.3f} for unrelated orders"
     )
-    rare = normal_tail(found * math.sqrt(size - 1.0))
-    return Outcome("in step", found, 0.0, rare, abs(found) >= 0.05, abs(found), text)
+    rare = normal_tail(agreement * math.sqrt(size - 1.0))
+    return Outcome("in step", agreement, 0.0, rare, abs(agreement) >= 0.05, abs(agreement), text)
 
 
 def _labels_agree(first: NDArray[np.int64], second: NDArray[np.int64], pair: str) -> Outcome | None:
-    """Test if labels (sources, files, parts of the dataset) come in the same order, even if samples do not."""
+    """Test whether labels come in the same order, even if samples do not."""
     size = len(first)
     num_labels = int(max(first.max(initial=0), second.max(initial=0))) + 1
-    mine, theirs = (np.bincount(codes, minlength=num_labels).astype(np.float64) for codes in (first, second))
-    # Exact moments of the number of agreements of two randomly ordered sequences (a sum over a random permutation).
-    pairs = float(mine @ theirs)
+    counts, others = (np.bincount(codes, minlength=num_labels).astype(np.float64) for codes in (first, second))
+    # Exact moments of the agreements of two sequences in random order (a sum over a random permutation).
+    pairs = float(counts @ others)
     mean = pairs / size
-    squares = pairs - float(mine @ theirs**2) / size - float(theirs @ mine**2) / size + pairs**2 / size**2
+    squares = pairs - float(counts @ others**2) / size - float(others @ counts**2) / size + pairs**2 / size**2
     if squares <= 0.0 or mean < 50.0:
         return None
     same = int(np.count_nonzero(first == second))

@@ -1,8 +1,8 @@
-"""Ids or keys emitted by any loader, as one array of sample numbers per epoch."""
+"""Convert the ids or keys that a loader emitted to an array of sample numbers per epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,29 +14,18 @@ from shoal.errors import UsageError
 
 
 def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArray[np.int64]]:
-    """Return the ids of each epoch; views if an array is given.
+    """Return the ids of each epoch, as views of an array.
 
-    Parameters
-    ----------
-    ids
-        An array of shape (N,), or (num_epochs, N); or an iterable of ids, or of batches of ids (arrays, tensors,
-        lists).
-    epochs
-        Number of epochs of equal length in a flat stream, one after the other.
-    keys
-        Table that numbers the ids, if they are keys.
-
-    Raises
-    ------
-    UsageError
-        If there are no ids, they are not integers, or they cannot be cut into epochs.
+    ``ids`` is an array of shape (N,) or (num_epochs, N), or an iterable of ids or of batches (arrays, tensors, lists).
+    A flat stream has ``epochs`` of equal length. ``keys`` numbers the samples if ids are keys. Raises `UsageError` if
+    there are no ids, they are not integers, or they cannot be cut into epochs.
     """
     if not isinstance(ids, np.ndarray) and hasattr(ids, "__array__"):  # for example a tensor
         ids = np.asarray(ids)
     if isinstance(ids, np.ndarray) and ids.ndim == 2:
         if epochs not in {1, len(ids)}:
             msg = f"the ids of {len(ids)} epochs were given, and epochs={epochs}"
-            raise UsageError(msg, hint="an array of shape (num_epochs, N) says itself how many there are")
+            raise UsageError(msg, hint="an array of shape (num_epochs, N) needs no epochs=")
         return [as_stream(row, keys) for row in ids]
     stream = as_stream(ids, keys)
     if epochs < 1 or len(stream) % epochs:
@@ -46,7 +35,7 @@ def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArr
 
 
 def as_stream(ids: Any, keys: KeyTable | None = None) -> NDArray[np.int64]:
-    """Return ids, or the ids of the samples with these keys, as one flat array of integers."""
+    """Return ids, or the ids of keys, as a flat array of integers."""
     array = ids if isinstance(ids, np.ndarray) else _gathered(iter(ids))
     if array.ndim != 1 or not len(array):
         raise UsageError(f"ids are a flat array with at least one of them; got shape {array.shape}")
@@ -55,9 +44,8 @@ def as_stream(ids: Any, keys: KeyTable | None = None) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         msg = f"sample ids are integers; got {array.dtype}"
         hint = "have the loader yield the number of each sample, from 0 in storage order"
-        raise UsageError(
-            msg, hint=f"{hint}; keys need keys=, those of the dataset" if array.dtype.kind in "US" else hint
-        )
+        hint += "; keys need keys= of the dataset" if array.dtype.kind in "US" else ""
+        raise UsageError(msg, hint=hint)
     return array if array.dtype == np.int64 else array.astype(np.int64)
 
 
@@ -67,17 +55,12 @@ def _gathered(items: Iterator[Any]) -> NDArray[Any]:
         return np.zeros(0, dtype=np.int64)
     if np.ndim(first) == 0:
         return np.array(list(chain([first], items)))
-    return np.concatenate([np.asarray(batch).reshape(-1) for batch in _chained(first, items)])
-
-
-def _chained(first: Any, items: Iterable[Any]) -> Iterator[Any]:
-    yield first
-    yield from items
+    return np.concatenate([np.asarray(batch).reshape(-1) for batch in chain([first], items)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyTable:
-    """The keys of a dataset in sorted order, and the number of each key's sample; both of shape (num_samples,)."""
+    """The sorted keys of a dataset, and the sample number of each key; both of shape (num_samples,)."""
 
     ordered: NDArray[Any]
     numbers: NDArray[np.int64]
@@ -86,12 +69,7 @@ class KeyTable:
     def of(keys: ArrayLike) -> KeyTable:
         """Build a table from the key of each sample in storage order, texts or integers, shape (num_samples,).
 
-        O(N log N).
-
-        Raises
-        ------
-        UsageError
-            If they are neither, or two samples share a key, so that it identifies neither of them.
+        Raises `UsageError` for other types and for equal keys. O(N log N).
         """
         array = np.asarray(keys)
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "USiu":
@@ -105,7 +83,7 @@ class KeyTable:
             first, second = numbers[same[0]], numbers[same[0] + 1]
             key = str(ordered[same[0]])
             msg = f"{len(same):,} keys come again in the dataset: {key!r} is sample {first} and {second}"
-            raise UsageError(msg, hint="keys that name one sample each, or have the loader yield sample numbers")
+            raise UsageError(msg, hint="give unique keys, or have the loader yield sample numbers")
         return KeyTable(ordered, numbers)
 
     def __len__(self) -> int:
@@ -113,25 +91,19 @@ class KeyTable:
         return len(self.ordered)
 
     def look_up(self, delivered: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the numbers of the samples with these keys, -1 for keys not in the dataset; same shape.
-
-        Raises
-        ------
-        UsageError
-            If none of the keys is in the dataset.
-        """
-        given, ordered = _texts(delivered), self.ordered
-        if given.dtype.kind != ordered.dtype.kind:  # one side has numbers, the other their digits as text
-            return KeyTable.of(ordered[np.argsort(self.numbers)].astype(np.str_)).look_up(given.astype(np.str_))
-        at = np.minimum(np.searchsorted(ordered, given), len(ordered) - 1)
-        found = np.where(ordered[at] == given, self.numbers[at], -1)
-        if given.size and not (found >= 0).any():
-            msg = f"none of {given.size:,} delivered keys is one of the dataset's: "
-            msg += f"{str(given.flat[0])!r} was delivered, and the dataset has {str(ordered[0])!r}"
+        """Return the sample numbers of keys, -1 for unknown keys; raise `UsageError` if all are unknown."""
+        keys, ordered = _texts(delivered), self.ordered
+        if keys.dtype.kind != ordered.dtype.kind:  # numbers on one side, their digits on the other
+            return KeyTable.of(ordered[np.argsort(self.numbers)].astype(np.str_)).look_up(keys.astype(np.str_))
+        at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+        numbers = np.where(ordered[at] == keys, self.numbers[at], -1)
+        if keys.size and not (numbers >= 0).any():
+            msg = f"none of {keys.size:,} delivered keys is one of the dataset's: "
+            msg += f"{str(keys.flat[0])!r} was delivered, and the dataset has {str(ordered[0])!r}"
             raise UsageError(msg, hint="keys are compared letter by letter, with directories and without suffix")
-        return found
+        return numbers
 
 
 def _texts(array: NDArray[Any]) -> NDArray[Any]:
-    """Decode bytes to texts; leave integers and texts unchanged."""
+    """Decode bytes to texts."""
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array

@@ -1,4 +1,4 @@
-"""Findings of an audit: test results that chance does not explain, their weights, causes and cures, and words."""
+"""Findings of an audit: test results that chance does not explain, with weight, cause and cure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,7 @@ from shoal.tools.auditing.statistical_tests import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Advice on all findings of one name.
-
-    Parameters
-    ----------
-    importance
-        Weight of the worst finding of this name; the others weigh less, by their size.
-    brief
-        The finding in a few words.
-    cause, cure
-        Usual cause, and remedy.
-    """
+    """Advice on findings of one name; ``importance`` is the weight of the worst possible finding."""
 
     importance: float
     brief: str
@@ -35,10 +25,10 @@ _WIDER = (
     "mix as many chunks at a time as a global batch has samples: a larger window, smaller chunks, more shards read at "
     "once; or shuffle the data once when they are written"
 )
-_EPOCH = "the epoch is never told to the loader, or its seed does not reach all that is random"
+_EPOCH = "the loader never gets the epoch, or its seed does not reach all random choices"
 _SET_EPOCH = "call set_epoch() for every epoch, and derive all randomness from seed and epoch by hashing, not by adding"
-_CIPHER = "the permutation is computed with too few rounds, or by a linear function; or mixing is poor altogether"
-_ROUNDS = "mend the mixing first; if that is fine, use more rounds or another permutation"
+_CIPHER = "the permutation has too few rounds or is linear; or the mixing is poor"
+_ROUNDS = "improve the mixing first; then use more rounds or another permutation"
 
 ADVICE: Mapping[str, Advice] = {
     "missing": Advice(
@@ -64,12 +54,12 @@ ADVICE: Mapping[str, Advice] = {
     "start and end": Advice(
         0.8,
         "the ends of the epoch are not mixed",
-        "a buffer that is still filling at the start, or a tail that is not shuffled",
+        "a buffer that still fills at the start, or a tail without shuffle",
         "an order over the whole epoch instead of a buffer over a stream, or chunks in random order beneath the buffer",
     ),
     "displacement": Advice(0.8, "samples hardly move", "a buffer or blocks over storage order", _WIDER),
     "storage order": Advice(
-        0.8, "spans are in storage order", "a tail or remainder that is not shuffled, or no shuffle at all", _WIDER
+        0.8, "spans are in storage order", "a tail or remainder without shuffle, or no shuffle at all", _WIDER
     ),
     "in step": Advice(
         0.7, "orders are in step", "shards or sources come in one order in every epoch or seed", _SET_EPOCH
@@ -90,11 +80,11 @@ ADVICE: Mapping[str, Advice] = {
 
 
 FALSE_ALARMS = 0.001
-"""Probability that an audit of perfect shuffles finds anything at all."""
+"""Probability that an audit of perfect shuffles has a finding."""
 
-_FINE = 1.2  # VR up to which no difference is visible
-_POOR = 0.5  # weight from which an order is poor
-_ALL_OVER = 0.95  # share of the dataset: a rank with samples from this much of it is not tied to some shards
+_FINE = 1.2  # no difference is visible up to this VR
+_POOR = 0.5  # least weight of a poor order
+_ALL_OVER = 0.95  # a rank with samples from this share of the dataset is not tied to some shards
 _COUNTED = {
     "missing": ("sample missing", "samples missing"),
     "repeated": ("delivery repeated", "deliveries repeated"),
@@ -116,13 +106,13 @@ class Finding:
     text
         Description of the clearest test result of this name.
     where
-        "epoch 0", or the two streams that were compared.
+        "epoch 0", or the two compared streams.
     found, expected, probability
-        Measured value, value of a perfect shuffle, and probability of such a deviation by chance.
+        Measured value, value of a perfect shuffle, and probability of the deviation by chance.
     size
         Magnitude: 0 is a perfect shuffle, 1 the worst possible.
     num_looks
-        Number of tests of this name that found something.
+        Number of deviating tests of this name.
     """
 
     name: str
@@ -137,7 +127,7 @@ class Finding:
 
     @property
     def weight(self) -> float:
-        """Likely cost to a training, by kind and size: from 0, nothing, to above 1."""
+        """Likely cost to a training, by kind and size: 0 is nothing, 1 is much."""
         return ADVICE[self.name].importance * self.size
 
     @property
@@ -156,44 +146,32 @@ class Finding:
 
 
 def findings_of(outcomes: Sequence[tuple[str, Outcome]]) -> list[Finding]:
-    """Return a finding for each name among the test results that chance does not explain, heaviest first.
+    """Return a finding for each name of test results that chance does not explain, heaviest first.
 
     Each result comes with the name of its epoch or pair of streams. Bonferroni's bound: a result counts if its
-    probability is below `FALSE_ALARMS` over the number of tests. Whatever the dependence between tests, at most that
-    share of audits of perfect shuffles then finds anything.
+    probability is below `FALSE_ALARMS` divided by the number of tests. So at most this share of audits of perfect
+    shuffles has findings, even if tests depend on each other.
     """
     limit = FALSE_ALARMS / max(1, len(outcomes))
-    found: dict[str, list[tuple[str, Outcome]]] = {}
+    by_name: dict[str, list[tuple[str, Outcome]]] = {}
     for where, outcome in outcomes:
         if outcome.probability < limit:
-            found.setdefault(outcome.name, []).append((where, outcome))
+            by_name.setdefault(outcome.name, []).append((where, outcome))
     findings = []
-    for name, these in found.items():
-        # Serious ones first, then the least probable; of equally rare ones the largest, roughly,
-        # and of these the first: the lowest bit, the shortest lag.
-        where, worst = min(these, key=lambda item: _clarity(item[1]))
-        findings.append(
-            Finding(
-                name,
-                worst.is_serious,
-                worst.text,
-                where,
-                worst.found,
-                worst.expected,
-                worst.probability,
-                worst.size,
-                len(these),
-            )
-        )
+    for name, results in by_name.items():
+        # Serious before mild, then the least probable, then the roughly largest, then the lowest bit or shortest lag.
+        where, worst = min(results, key=lambda result: _clarity(result[1]))
+        values = (worst.value, worst.expected, worst.probability, worst.size)
+        findings.append(Finding(name, worst.is_serious, worst.text, where, *values, len(results)))
     return heaviest_first(findings)
 
 
 def _clarity(outcome: Outcome) -> tuple[bool, float, float]:
-    return not outcome.is_serious, outcome.probability, -round(abs(outcome.found - outcome.expected), 1)
+    return not outcome.is_serious, outcome.probability, -round(abs(outcome.value - outcome.expected), 1)
 
 
 def heaviest_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings: serious before mild ones, and within each by falling weight."""
+    """Sort findings: serious before mild, then by falling weight."""
     return sorted(findings, key=lambda finding: (not finding.is_serious, -finding.weight))
 
 
@@ -207,8 +185,8 @@ def headline_of(
 ) -> tuple[str, str]:
     """Return a grade, "good", "fair", "poor" or "unknown", and its reason in a line.
 
-    ``findings`` are sorted, the heaviest first; ``ratios`` are VR by batch size. ``part_of`` is the share of the
-    dataset from which the samples of one rank or worker come; None if all were audited.
+    ``findings`` are sorted, heaviest first; ``ratios`` are VR by batch size. ``part_of`` is the share of the dataset
+    that one rank or worker covers; None if all ids were audited.
     """
     serious = [finding for finding in findings if finding.is_serious]
     grade = "good" if not serious else "poor" if serious[0].weight >= _POOR else "fair"
@@ -223,7 +201,7 @@ def headline_of(
         elif finding.name in _COUNTED:
             parts.append(_brief(finding))
         elif finding is serious[0] or not (has_variance or parts):
-            parts.append(_brief(finding))  # VR mostly covers the other deviations
+            parts.append(_brief(finding))  # VR mostly covers other deviations
     if mixing not in parts:
         parts.append(mixing)
     within = "" if part_of is None else " within one part"
@@ -235,13 +213,13 @@ def headline_of(
 def _brief(finding: Finding) -> str:
     if finding.name in _COUNTED:
         share = finding.size**2
-        said = f"{share:.0%}" if share >= 0.01 else "less than 1%"
-        return f"{int(finding.found):,} {_COUNTED[finding.name][finding.found != 1]} ({said})"
+        text = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+        return f"{int(finding.found):,} {_COUNTED[finding.name][finding.found != 1]} ({text})"
     return ADVICE[finding.name].brief
 
 
 def _ratio(ratio: float) -> str:
-    """Format VR in two or three digits.
+    """Format VR with two or three digits.
 
     >>> _ratio(0.987), _ratio(2.04), _ratio(25.3), _ratio(1234.0)
     ('0.99', '2.0', '25', '1,234')
@@ -250,7 +228,7 @@ def _ratio(ratio: float) -> str:
 
 
 def verdict_of(
-    findings: Iterable[Finding],
+    findings: Sequence[Finding],
     ratios: Mapping[int, float],
     errors: Mapping[int, float],
     *,
@@ -260,53 +238,45 @@ def verdict_of(
     is_part: bool = False,
 ) -> str:
     """Summarise the audit in a few sentences."""
-    found = list(findings)
-    of_counts = [finding for finding in found if finding.name in _COUNTED]
-    others = [finding for finding in found if finding not in of_counts]
-    said = [as_sentence(finding.text) for finding in of_counts] or [_all_once(num_samples, is_part=is_part)]
+    counts = [finding for finding in findings if finding.name in _COUNTED]
+    others = [finding for finding in findings if finding.name not in _COUNTED]
+    once = f"Each of {num_samples:,} samples comes exactly once in an epoch."
+    if is_part:
+        once = f"Of {num_samples:,} samples, none comes twice in an epoch of this part; other parts are unknown."
+    sentences = [as_sentence(finding.text) for finding in counts] or [once]
     if ratios:
-        said.append(_mixing(ratios, errors, batch))
+        sentences.append(_mixing(ratios, errors, batch))
     if not num_looks:
-        said.append("There are too few samples to test for structure in the order.")
+        sentences.append("There are too few samples to test for structure in the order.")
     elif not others:
-        said.append(
+        sentences.append(
             f"{counted(num_looks, 'test')} for structure in the order found none (a perfect shuffle fails one of them "
             f"in {FALSE_ALARMS:.1%} of audits)."
         )
     else:
         serious = [finding for finding in others if finding.is_serious]
         names = ", ".join(finding.name for finding in serious or others)
-        if serious:
-            said.append(f"It is no perfect shuffle, in ways that are likely to matter: {names}.")
-        else:
-            said.append(f"It is no perfect shuffle, in ways that seldom matter: {names}.")
-    return " ".join(said)
-
-
-def _all_once(num_samples: int, *, is_part: bool) -> str:
-    if is_part:
-        return (
-            f"Of {num_samples:,} samples, none comes twice in an epoch of this part; what other parts get is unknown."
-        )
-    return f"Each of {num_samples:,} samples comes exactly once in an epoch."
+        cost = "are likely to matter" if serious else "seldom matter"
+        sentences.append(f"It is no perfect shuffle, in ways that {cost}: {names}.")
+    return " ".join(sentences)
 
 
 def _mixing(ratios: Mapping[int, float], errors: Mapping[int, float], batch: int) -> str:
-    here = ratios[batch]
-    if here <= _FINE + 3.0 * errors[batch]:
-        # Three standard deviations: an epoch has few large batches, so their ratio says little.
-        worse = [size for size, ratio in ratios.items() if ratio > _FINE + 3.0 * errors[size]]
+    ratio = ratios[batch]
+    if ratio <= _FINE + 3.0 * errors[batch]:
+        # Three standard deviations, because an epoch has few large batches.
+        worse = [size for size, value in ratios.items() if value > _FINE + 3.0 * errors[size]]
         upto = max(size for size in ratios if not worse or size < worse[0])
-        words = f"Batches of up to {upto:,} samples vary no more than in a perfect shuffle (VR at most {_FINE:g})"
-        return words + (f", batches of {worse[0]:,} {ratios[worse[0]]:.1f} times as much." if worse else ".")
+        text = f"Batches of up to {upto:,} samples vary no more than in a perfect shuffle (VR at most {_FINE:g})"
+        return text + (f", batches of {worse[0]:,} {ratios[worse[0]]:.1f} times as much." if worse else ".")
     return (
-        f"Batches of {batch:,} samples vary {here:.1f} times as much as in a perfect shuffle, as if they had "
-        f"{batch / here:,.0f}."
+        f"Batches of {batch:,} samples vary {ratio:.1f} times as much as in a perfect shuffle, as if they had "
+        f"{batch / ratio:,.0f}."
     )
 
 
 def as_sentence(text: str) -> str:
-    """Return a text with an initial capital and a full stop.
+    """Add an initial capital and a full stop.
 
     >>> as_sentence("two: 1, 2"), as_sentence("many: 1, 2 ...")
     ('Two: 1, 2.', 'Many: 1, 2 ...')

@@ -1,4 +1,4 @@
-"""Orders side by side: how well each mixes, and what it has to hold in memory for that; no data is read."""
+"""Compare the mixing and the memory of orders, without reading data."""
 
 from __future__ import annotations
 
@@ -21,20 +21,11 @@ _LEAST_SAMPLES, _LEAST_CHUNKS = 16, 8
 
 @dataclass(frozen=True, slots=True)
 class ComparedOrder:
-    """An order over chunks, its audit, and the samples that it holds.
+    """An order over chunks, the audit of its first epoch, and its samples in memory.
 
-    Attributes
-    ----------
-    order, seed
-        The order, and its seed.
-    chunk_samples
-        Samples of each chunk that it is bound to, shape (num_chunks,): of whole shards, if it moves shards.
-    held
-        Samples that have been read and not yet delivered, after each of equally many positions, shape (at most 1000,).
-    most_held
-        The most of them at any position.
-    audit
-        The audit of its first epoch.
+    ``chunk_samples`` has the samples of each chunk, or of each shard if the order moves shards, shape (num_chunks,).
+    ``held`` counts the samples that are read and not yet delivered, at up to 1000 evenly spaced positions.
+    ``most_held`` is the maximum over all positions.
     """
 
     order: Order
@@ -48,41 +39,25 @@ class ComparedOrder:
 def compare_with_window(
     orders: Sequence[Order], *, shard_samples: Any, batch: int = 64, chunk_samples: int | None = None
 ) -> list[ComparedOrder]:
-    """Compare orders with a window that holds as many samples as the one of them that holds most.
+    """Compare orders with a window that holds as many samples as the fullest order.
 
-    Parameters
-    ----------
-    orders
-        Orders over shards, such as those of other libraries.
-    shard_samples
-        Samples of each shard, shape (num_shards,).
-    batch
-        Samples of a global batch.
-    chunk_samples
-        Samples of a chunk of the window; default a 512th of the window, or 16 if that leaves 8 chunks.
-
-    Returns
-    -------
-    list of ComparedOrder
-        That of each order, then that of the window. O(number of samples) memory and some microseconds per sample.
-
-    Raises
-    ------
-    UsageError
-        There are too few samples, or too many to count.
+    ``shard_samples`` has the samples of each shard, shape (num_shards,); ``batch`` is the global batch. A chunk of the
+    window has ``chunk_samples``, by default a 512th of the window, or 16 if that leaves 8 chunks. Returns each order,
+    then the window. Takes O(number of samples) memory, and some microseconds per sample. Raises `UsageError` for too
+    few or too many samples.
     """
     shards = check_chunk_samples(shard_samples)
     total = int(shards.sum())
     if not batch <= total // 2 or total > MOST_SAMPLES:
         msg = f"orders of {total:,} samples are compared by counting them all, in batches of {batch:,}"
-        raise UsageError(msg, hint=f"give two batches to {MOST_SAMPLES:,} samples: shapes do not depend on the number")
-    found = [_compared(order, shards, batch) for order in orders]
-    budget = max([2, *(each.most_held for each in found)])
-    least = min(_LEAST_SAMPLES, budget // _LEAST_CHUNKS)  # alone, samples cost a read each
+        raise UsageError(msg, hint=f"give two batches to {MOST_SAMPLES:,} samples: results hardly depend on the number")
+    compared = [_compared(order, shards, batch) for order in orders]
+    budget = max([2, *(order.most_held for order in compared)])
+    least = min(_LEAST_SAMPLES, budget // _LEAST_CHUNKS)  # a chunk of one sample costs a read per sample
     size = max(1, least, budget // _CHUNKS_OF_WINDOW) if chunk_samples is None else chunk_samples
     chunks = np.concatenate([np.diff(np.append(np.arange(0, count, size), count)) for count in shards.tolist()])
     window = Window(chunks=max(2, budget // size))
-    return [*found, _compared(window, chunks, batch)]
+    return [*compared, _compared(window, chunks, batch)]
 
 
 def _compared(order: Order, chunk_samples: NDArray[np.int64], batch: int) -> ComparedOrder:
@@ -96,10 +71,10 @@ def _compared(order: Order, chunk_samples: NDArray[np.int64], batch: int) -> Com
 
 
 def held_samples(ids: NDArray[np.int64], chunk_samples: NDArray[np.int64], *, whole: bool) -> NDArray[np.int64]:
-    """Return how many samples have been read and are still to be delivered, at each position, the delivered included.
+    """Return the number of samples in memory at each position, with the sample that is delivered.
 
-    With ``whole`` a chunk is read when its first sample is delivered; else each chunk is read from its start, as far as
-    the sample that is delivered: so a loader that streams shards cannot hold less. Repeats are free.
+    With ``whole``, the first delivery of a chunk reads all of it; otherwise a chunk is read from its start up to the
+    delivered sample, the least that a loader of shards can hold. Repeats are free.
 
     >>> held_samples(np.array([2, 0, 1, 3]), np.array([3, 1]), whole=False).tolist()
     [3, 2, 1, 1]

@@ -1,7 +1,7 @@
-"""Statistical tests of an order for traces that a perfect shuffle does not leave.
+"""Statistical tests for structure in an order.
 
-Each test compares one number with its expectation for a perfect shuffle of the ids that are present, and computes the
-probability of such a deviation by chance. So the ids may be those of a part of a dataset, or contain repeats.
+Each test compares a number with its expectation in a perfect shuffle of the same ids, and computes the probability of
+the deviation by chance. So ids may cover a part of a dataset, or repeat.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 def correlation(first: NDArray[Any], second: NDArray[Any]) -> float:
     """Return Pearson's correlation of two arrays; 0 if one of them is constant."""
-    one, two = first - first.mean(), second - second.mean()
-    power = math.sqrt(float(one @ one) * float(two @ two))
-    return float(one @ two) / power if power > 0.0 else 0.0
+    first, second = first - first.mean(), second - second.mean()
+    power = math.sqrt(float(first @ first) * float(second @ second))
+    return float(first @ second) / power if power > 0.0 else 0.0
 
 
 def normal_tail(score: float) -> float:
@@ -51,10 +51,9 @@ def poisson_tail(count: int, mean: float) -> float:
 
 
 def ratio_tail(ratio: float, freedom: float) -> float:
-    """Return the two-sided tail probability of a mean square with expectation 1.
+    """Return the two-sided tail probability of the mean of ``freedom`` independent squares with expectation 1.
 
-    For ``freedom`` independent squares: chi-square over its degrees of freedom, by the cube root approximation of
-    E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", 1931.
+    Chi-square by the cube root of E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", 1931.
 
     >>> round(ratio_tail(2.0, 10.0), 2), ratio_tail(1.0, 1e12) > 0.9
     (0.06, True)
@@ -70,26 +69,15 @@ _LEAST_OF_EACH_BIT = 50
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one test: a number, its expectation, and its probability.
+    """The result of one test.
 
-    Parameters
-    ----------
-    name
-        Name of the test; several tests (for example at many lags) share a name.
-    found, expected
-        Measured number, and its mean for a perfect shuffle.
-    probability
-        Probability that a perfect shuffle deviates as much or more.
-    is_serious
-        True if the deviation is likely to matter; judged by size, not rarity.
-    size
-        Magnitude: 0 is a perfect shuffle, 1 the worst possible.
-    text
-        Description of the result.
+    Tests at several lags, for example, share a ``name``. ``value`` is the measured number, ``expected`` its mean in a
+    perfect shuffle, and ``probability`` the chance of at least this deviation. ``is_serious`` judges the size of the
+    deviation, not its rarity; ``size`` is 0 for a perfect shuffle and 1 for the worst order.
     """
 
     name: str
-    found: float
+    value: float
     expected: float
     probability: float
     is_serious: bool
@@ -98,16 +86,9 @@ class Outcome:
 
 
 def permutation_tests(ids: NDArray[np.int64], ranks: NDArray[np.int64], *, batch: int) -> Iterator[Outcome]:
-    """Run all tests on the ids of one epoch in the order of delivery.
+    """Run all tests on the ids of one epoch in the order of delivery, shape (N,), N at least 200.
 
-    Parameters
-    ----------
-    ids
-        Sample ids, shape (N,), N at least 200.
-    ranks
-        The ids numbered from 0 without gaps and repeats, in the same order; shape (num_distinct,).
-    batch
-        Further lag to test, beside the usual ones.
+    ``ranks`` are the ids without repeats, numbered from 0 without gaps, in the same order. ``batch`` is a further lag.
     """
     yield from _echoes(ids, batch)
     yield from _bits(ids)
@@ -122,16 +103,16 @@ def _echoes(ids: NDArray[np.int64], batch: int) -> Iterator[Outcome]:
     power = float(centred @ centred)
     for lag in sorted({*_LAGS, batch}):
         if power > 0.0 and lag < size // 8:
-            # For a given set in random order the mean is not 0: each sample is slightly unlike the rest.
+            # The mean of a set in random order is not 0: each sample is slightly unlike the rest.
             mean = -(size - lag) / (size * (size - 1.0))
-            found = float(centred[lag:] @ centred[:-lag]) / power
-            score = (found - mean) * size / math.sqrt(size - lag)
-            correlation = found * size / (size - lag)
+            product = float(centred[lag:] @ centred[:-lag]) / power
+            score = (product - mean) * size / math.sqrt(size - lag)
+            correlation = product * size / (size - lag)
             text = (
                 f"samples {lag} step{'s' if lag > 1 else ''} apart are stored near each other or far apart: their "
                 f"correlation is {correlation:.3f}, and 0 give or take {1 / math.sqrt(size):.3f} in a perfect shuffle"
             )
-            # Samples farther apart than a batch are seldom in the same one.
+            # Samples farther apart than a batch seldom share a batch.
             serious = abs(correlation) >= 0.05 and lag < batch
             yield Outcome("echo", correlation, 0.0, normal_tail(score), serious, abs(correlation), text)
 
@@ -147,15 +128,15 @@ def _bits(ids: NDArray[np.int64]) -> Iterator[Outcome]:
         runs = 1 + int(np.count_nonzero(bits[1:] != bits[:-1]))
         mean = 2.0 * ones * (size - ones) / size + 1.0
         score = (runs - mean) / math.sqrt((mean - 1.0) * (mean - 2.0) / (size - 1.0))
-        what = "even and odd ids" if bit == 0 else f"ids with bit {bit} on and off"
+        kinds = "even and odd ids" if bit == 0 else f"ids with bit {bit} on and off"
         share, usual = (runs - 1) / (size - 1), (mean - 1) / (size - 1)
-        text = f"{what} take turns in {share:.1%} of all steps, and in {usual:.1%} in a perfect shuffle"
+        text = f"{kinds} take turns in {share:.1%} of all steps, and in {usual:.1%} in a perfect shuffle"
         serious = not 0.9 <= runs / mean <= 1.1
         yield Outcome("parity", runs / mean, 1.0, normal_tail(score), serious, abs(runs / mean - 1), text)
 
 
 def _differences(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
-    """Test steps from one sample to the next, which seldom repeat in a random permutation."""
+    """Test the steps between samples; they seldom repeat in a random permutation."""
     size = len(ranks)
     steps = np.diff(ranks)
     steps %= size
@@ -183,13 +164,14 @@ def _differences(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
             share = pairs / (size * (size - 1.0))
             close = int(np.count_nonzero(nearby <= reach))
             score = (close - (size - 1) * share) / math.sqrt((size - 1) * share * (1 - share))
-            found = close / (size - 1)
+            nearby_share = close / (size - 1)
             text = (
-                f"in {found:.2%} of all steps the next sample is stored within {1 / part:.2%} of the dataset "
+                f"in {nearby_share:.2%} of all steps the next sample is stored within {1 / part:.2%} of the dataset "
                 f"from the last one, and in {share:.2%} in a perfect shuffle"
             )
             rare = poisson_tail(close, (size - 1) * share) if close > share * size else normal_tail(score)
-            yield Outcome("locality", found, share, rare, abs(found - share) >= 0.05, abs(found - share), text)
+            more = abs(nearby_share - share)
+            yield Outcome("locality", nearby_share, share, rare, more >= 0.05, more, text)
 
 
 def _runs(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
@@ -212,16 +194,16 @@ def _runs(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
 
 
 def _usual_run(size: int) -> int:
-    """Return the length of the longest run that is expected about once."""
+    """Return the length of the longest run that chance makes about once."""
     longest = 1
     while size > math.exp(math.lgamma(longest + 2.0)):
         longest += 1
     return longest
 
 
-def _longest(true: NDArray[np.bool_]) -> tuple[int, int]:
+def _longest(values: NDArray[np.bool_]) -> tuple[int, int]:
     """Return the length of the longest span of true values, and its start."""
-    breaks = np.flatnonzero(~np.concatenate([[False], true, [False]]))
+    breaks = np.flatnonzero(~np.concatenate([[False], values, [False]]))
     lengths = np.diff(breaks)
     at = int(lengths.argmax())
     return int(lengths[at]) - 1, int(breaks[at])

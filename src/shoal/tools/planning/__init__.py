@@ -1,1 +1,1 @@
-"""WHAT WILL A CLUSTER NEED? Reads, memory and traffic of many ranks, simulated; no byte is read."""
+"""WHAT WILL A CLUSTER NEED? Simulated reads, memory and traffic of many ranks."""

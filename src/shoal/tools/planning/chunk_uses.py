@@ -1,8 +1,7 @@
-"""Chunks that each rank uses, and when: global batches dealt as in a run, a part at a time.
+"""Find the chunks that each rank uses, by dealing global batches as a run does.
 
-Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample depends
-only on its node and on the number of samples that the nodes before it have in the batch, which is arithmetic: some
-nodes can be dealt without the others.
+Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample follows
+from its node and from the number of samples of earlier nodes in the batch. Some nodes can be dealt without the others.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from shoal.order.partition import Partition, dealing_order
 from shoal.order.protocol import BoundOrder
 
 TIMES, SOURCES = 50, 64
-_AT_ONCE = 1 << 19  # positions: more take 100 bytes each, and save no time
+_AT_ONCE = 1 << 19  # positions; more take 100 bytes each and save no time
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkUses:
-    """Chunks that ranks use in the first full global batches, of which only some canonical nodes may be dealt.
+    """Chunks that ranks use in the first full global batches of all or some canonical nodes.
 
-    ``ranks`` and ``chunks`` are the pairs of a rank and a chunk that it uses, ascending by rank, then chunk; ``first``
-    and ``last`` the positions of the first and last sample that it takes. A chunk that a rank reads again is another
-    pair, behind the one before. ``samples_of_rank`` has the samples that each
-    rank gets, shape (world_size,), ``heat`` the samples by time and by their chunk, in equal parts, shape (50, 64).
+    ``ranks`` and ``chunks`` are pairs of a rank and a chunk, ascending by rank, then chunk; ``first`` and ``last`` are
+    the positions of the first and last sample that the rank takes. A second read of a chunk is another pair behind the
+    first. ``samples_of_rank`` counts the samples of each rank, shape (world_size,); ``heat`` counts samples by time and
+    by chunk, in equal parts, shape (50, 64).
     """
 
     ranks: NDArray[np.int64]
@@ -41,12 +40,12 @@ class ChunkUses:
     num_positions: int
 
     def most_held_at(self, position: int) -> int:
-        """Return the most chunks that one rank has in use just before a position; O(num_pairs)."""
+        """Return the most chunks that a rank has in use before a position; O(num_pairs)."""
         in_use = self.ranks[(self.first < position) & (self.last >= position)]
         return int(np.bincount(in_use).max(initial=0))
 
     def of_nodes(self, ranks_per_node: int) -> ChunkUses:
-        """Return the uses as if the ranks of each node were one, which has its number as rank; O(n log n)."""
+        """Return the uses with each node as one rank, numbered by node; O(n log n)."""
         num_chunks = int(self.chunks.max(initial=0)) + 1
         keys = self.ranks // ranks_per_node * num_chunks + self.chunks
         by_key = np.argsort(keys, kind="stable")
@@ -67,16 +66,16 @@ class ChunkUses:
 def chunk_uses(
     bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int, *, span_steps: int | None = None
 ) -> ChunkUses:
-    """Deal an order that stands for some of ``nodes`` canonical nodes; about 0.2 us per sample.
+    """Deal an order of some of ``nodes`` canonical nodes; about 0.2 us per sample.
 
-    With ``span_steps``, a rank plans its reads in spans of so many steps, as a stream does: it releases a chunk that
-    the next span does not use, and the next use of the chunk is a pair of its own. Takes the memory of one part, plus
-    32 bytes for each pair of a rank and a chunk that it uses.
+    With ``span_steps``, a rank plans its reads in spans of so many steps, as a stream does. It releases a chunk that
+    the next span does not use; a later use of the chunk is another pair. Takes the memory of one part, plus 32 bytes
+    for each pair of rank and chunk.
     """
     dealing = _Dealing(bound, nodes, partition)
     samples_of_rank = np.zeros(partition.world_size, dtype=np.int64)
     heat = np.zeros(TIMES * SOURCES, dtype=np.int64)
-    found = []
+    columns = []
     for part, (begin, chunks, ranks) in enumerate(dealing.parts(span_steps)):
         samples_of_rank += np.bincount(ranks, minlength=partition.world_size)
         times = np.arange(begin, begin + len(chunks)) * TIMES // dealing.num_positions
@@ -86,11 +85,13 @@ def chunk_uses(
         ordered = keys[by_key]
         starts, ends = _groups(ordered)
         spans = np.full(len(starts), 0 if span_steps is None else part)
-        found.append((ordered[starts], begin + by_key[starts], begin + by_key[ends], spans))
+        columns.append((ordered[starts], begin + by_key[starts], begin + by_key[ends], spans))
     keys, first, last, spans = (
-        (np.concatenate(column) for column in zip(*found, strict=True)) if found else [np.zeros(0, dtype=np.int64)] * 4
+        (np.concatenate(column) for column in zip(*columns, strict=True))
+        if columns
+        else [np.zeros(0, dtype=np.int64)] * 4
     )
-    by_key = np.argsort(keys, kind="stable")  # stable: equal keys stay sorted by part, which keeps first and last valid
+    by_key = np.argsort(keys, kind="stable")  # stable: first and last need equal keys in the order of parts
     starts, ends = _groups(keys[by_key], spans[by_key])
     pairs = keys[by_key[starts]]
     return ChunkUses(
@@ -107,7 +108,7 @@ def chunk_uses(
 def _groups(
     ordered: NDArray[np.int64], spans: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and the last index of each of some ascending keys, whose spans follow one another if given."""
+    """Return the first and the last index of each ascending key; with ``spans``, of each run of consecutive spans."""
     is_other = ordered[1:] != ordered[:-1]
     if spans is not None:
         is_other |= np.diff(spans) > 1
@@ -117,7 +118,7 @@ def _groups(
 
 
 class _Dealing:
-    """Dealing of full global batches of all canonical nodes, or of the part that some nodes have in them."""
+    """Dealing of full global batches of all canonical nodes, or of the part of some nodes."""
 
     def __init__(self, bound: BoundOrder, nodes: int, partition: Partition) -> None:
         self._bound, self._nodes, self._partition = bound, nodes, partition
@@ -125,16 +126,16 @@ class _Dealing:
         self._first_node = _first_of(self._some, nodes)
         if self._some == nodes:
             self._num_steps = bound.num_samples // partition.global_batch
-        else:  # the last step of these nodes may be incomplete
+        else:  # the last step of some nodes may be incomplete
             last = bound.num_samples // self._some * self._some - 1
             number, node = divmod(last, self._some)
             self._num_steps = (number * nodes + self._first_node + node) // partition.global_batch
         self.num_positions = self._samples_before(self._num_steps)
 
     def parts(self, num_steps: int | None = None) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the position of the first sample, and the chunk and the rank of each sample, part by part.
+        """Yield the first position, and the chunk and rank of each sample, in parts of ``num_steps`` steps.
 
-        A part has ``num_steps`` steps, or as many as are dealt quickly at once.
+        By default, a part has about 500,000 samples.
         """
         batch = max(1.0, self._partition.global_batch * self._some / self._nodes)
         together = num_steps or max(1, int(_AT_ONCE / batch))
@@ -145,7 +146,7 @@ class _Dealing:
                 yield begin, *self._dealt(step, stop, begin, end)
 
     def _samples_before(self, step: int) -> int:
-        """Count the samples of these nodes in the steps before one."""
+        """Count the samples of the dealt nodes before a step."""
         rounds, rest = divmod(step * self._partition.global_batch, self._nodes)
         return rounds * self._some + min(max(rest - self._first_node, 0), self._some)
 
@@ -153,7 +154,7 @@ class _Dealing:
         bound, nodes, batch = self._bound, self._nodes, self._partition.global_batch
         if self._some == nodes:
             return self._partition.dealt(bound, step, stop)
-        # The i-th sample of the k-th of these nodes has position i * some + k here, and i * nodes + node of all.
+        # The i-th sample of the k-th dealt node has position i * some + k here, and i * nodes + node in the order.
         positions = np.arange(begin, end)
         number, node = np.divmod(positions, self._some)
         node += self._first_node
@@ -173,9 +174,9 @@ class _Dealing:
 def _first_of(some: int, nodes: int) -> int:
     """Return the first of ``some`` consecutive nodes that are on average like all ``nodes``.
 
-    The number of samples of a batch before a node varies as f (1 - f), f being the share of nodes before it: not at all
-    for the first, most in the middle, and 1/6 on average over all of them. Over a part w of all nodes, centred at the
-    share c, it is c - c^2 - w^2 / 12.
+    Let f be the share of nodes before a node. The number of samples of a batch before the node varies as f (1 - f): 0
+    for the first node, most in the middle, 1/6 on average. Over a part w of all nodes around the share c, it is
+    c - c^2 - w^2 / 12.
 
     >>> _first_of(10, 31), _first_of(31, 31)
     (2, 0)
@@ -186,14 +187,14 @@ def _first_of(some: int, nodes: int) -> int:
 
 
 def _below(positions: NDArray[np.int64], node: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
-    """Count the positions below each given one that belong to nodes before ``node``."""
+    """Count the lower positions that belong to nodes before ``node``, for each position."""
     rounds, rest = np.divmod(positions, nodes)
-    found: NDArray[np.int64] = rounds * node + np.minimum(rest, node)
-    return found
+    counts: NDArray[np.int64] = rounds * node + np.minimum(rest, node)
+    return counts
 
 
 def _rank_at(slots: NDArray[np.int64], partition: Partition) -> NDArray[np.int64]:
     """Return the rank whose slice of a sorted global batch holds each slot."""
-    each, more = divmod(partition.global_batch, partition.world_size)
-    in_long = more * (each + 1)
-    return np.where(slots < in_long, slots // (each + 1), more + (slots - in_long) // each)
+    least, num_larger = divmod(partition.global_batch, partition.world_size)
+    in_larger = num_larger * (least + 1)
+    return np.where(slots < in_larger, slots // (least + 1), num_larger + (slots - in_larger) // least)

@@ -1,7 +1,7 @@
-"""Reads of a mixture: its epoch, or a long beginning of it, dealt rank by rank without reading a byte.
+"""Simulate the reads of a mixture over an epoch, or over its beginning, without reading a byte.
 
-Sources of a mixture come round at different times, so a rank may need a chunk several times in an epoch. As in a run,
-it keeps a chunk from one span of samples to the next, and reads the chunk again if it was let go.
+Sources of a mixture repeat at different times, so a rank may need a chunk several times in an epoch. As in a run, the
+rank keeps a chunk from one span of samples to the next, and reads a released chunk again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from shoal.tools.planning.chunk_uses import TIMES, ChunkUses, chunk_uses
 from shoal.tools.planning.simulated_reads import ClusterReads, NodeReads, most_held, uses_of_rest
 
 _MOST_POSITIONS = 1 << 21  # simulated of a longer epoch
-_MOST_OF_WINDOWS = 1 << 22  # where windows last longer: a quarter of a minute, or more with many sources
+_MOST_OF_WINDOWS = 1 << 22  # simulated of longer windows: a quarter of a minute, or more with many sources
 _WINDOWS = 4
-_LITTLE = 0.01  # of all reads: a window of a source with fewer need not be simulated whole
+_LITTLE = 0.01  # of all reads; the window of a source with fewer reads need not be simulated whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedChunks:
-    """The chunks of all sources of a mixture, as its order numbers them.
+    """The chunks of all sources of a mixture, numbered as in its order.
 
-    ``first_chunk`` is the first chunk of each source, then the number of all. ``num_bytes`` are read for a chunk,
-    ``weights`` says how much memory it takes, the mean being 1. ``visits_before`` returns for each source how many of
-    its chunks begin before a position, those of every round counted, and ``num_full`` how many it has with samples.
-    ``window_positions`` are the positions for which a chunk stays in its window, ``round_positions`` those of a round.
-    From ``last_change`` on, weights stay as they are.
+    ``first_chunk`` is the first chunk of each source, then the number of all chunks. ``num_bytes`` are the read bytes
+    of a chunk, ``weights`` its memory relative to the mean. ``visits_before`` counts for each source the chunks that
+    begin before a position, over all rounds; ``num_full`` counts its chunks with samples. A chunk stays in its window
+    for ``window_positions``; a round has ``round_positions``. Weights of sources are constant from ``last_change`` on.
     """
 
     first_chunk: NDArray[np.int64]
@@ -52,7 +51,7 @@ class MixedChunks:
 
     @property
     def visits(self) -> NDArray[np.float64]:
-        """Chunks of each source that begin in the epoch, those of every round counted."""
+        """Chunks of each source that begin in the epoch, over all rounds."""
         return self.visits_before(self.num_samples)
 
     @property
@@ -64,35 +63,32 @@ class MixedChunks:
         """Return the source of each chunk."""
         return np.searchsorted(self.first_chunk, chunks, side="right") - 1
 
-    def num_looked_at(self, global_batch: int) -> int:
-        """Return the number of positions to simulate: all of them, or whole global batches over several windows.
+    def num_simulated(self, global_batch: int) -> int:
+        """Return the number of positions to simulate: all, or whole global batches over several windows.
 
-        Raises
-        ------
-        UsageError
-            The windows last too long, or weights change after a beginning that could be simulated.
+        Raises `UsageError` if the windows are too long, or if weights change late in the epoch.
         """
         visits = self.visits
         often = visits >= _LITTLE * visits.sum()
         window = int(self.window_positions[often].max(initial=0.0))
-        wanted = min(max(_MOST_POSITIONS, _WINDOWS * window), _MOST_OF_WINDOWS)
-        if self.num_samples <= wanted:
+        num_positions = min(max(_MOST_POSITIONS, _WINDOWS * window), _MOST_OF_WINDOWS)
+        if self.num_samples <= num_positions:
             return self.num_samples
-        if 2 * window > wanted:
+        if 2 * window > num_positions:
             msg = (
                 f"chunks stay in the windows of this mixture for {window:,} samples, and a plan simulates two windows "
             )
             msg += f"in at most {_MOST_OF_WINDOWS:,} samples"
             raise UsageError(msg, hint="a smaller window, or plan each source by itself")
-        if self.last_change > wanted // 2:
+        if self.last_change > num_positions // 2:
             msg = f"weights change until position {self.last_change:,} of {self.num_samples:,} samples, and a plan "
-            msg += f"simulates {wanted:,}: these would not stand for the rest"
+            msg += f"simulates {num_positions:,}: these would not stand for the rest"
             raise UsageError(msg, hint="plan one file for each part of the run, with the weights of that part")
-        return max(2, wanted // global_batch) * global_batch
+        return max(2, num_positions // global_batch) * global_batch
 
 
 class _Visits(NamedTuple):
-    """Uses of chunks that overlap, joined: the visit of each use, and the chunk and first position of each visit."""
+    """Overlapping uses of chunks as visits: the visit of each use, and the chunk and first position of each visit."""
 
     of_use: NDArray[np.int64]
     chunks: NDArray[np.int64]
@@ -102,15 +98,15 @@ class _Visits(NamedTuple):
 def simulate_mixture(
     bound: BoundOrder, chunks: MixedChunks, partition: Partition, *, ranks_per_node: int = 1
 ) -> ClusterReads:
-    """Compute the reads of an epoch of a mixture: exactly if it is short, else from its beginning.
+    """Compute the reads of an epoch of a mixture, exactly for a short epoch, otherwise from its beginning.
 
-    In a long epoch, a source that comes round often is read on at the rate of its samples. Of another source, as many
-    chunks are read as its samples have, each by as many ranks as in the beginning on average. Takes about 3 us for
-    each position, and more with many sources.
+    In a long epoch, reads of a source with many rounds continue at the rate of its samples. Of other sources, all
+    chunks of the samples are read, by as many ranks as in the beginning. Takes about 3 us per position, and more with
+    many sources.
     """
-    looked = chunks.num_looked_at(partition.global_batch)
-    is_exact = looked == chunks.num_samples
-    order = bound if looked == bound.num_samples else WithoutGaps(bound, Runs.span(0, looked))
+    num_positions = chunks.num_simulated(partition.global_batch)
+    is_exact = num_positions == chunks.num_samples
+    order = bound if num_positions == bound.num_samples else WithoutGaps(bound, Runs.span(0, num_positions))
     num_chunks = len(chunks.num_bytes)
     steps = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     span = steps * partition.global_batch
@@ -162,7 +158,7 @@ def _over_time(uses: ChunkUses) -> NDArray[np.int64]:
 def _read_in_rest(
     order: BoundOrder, partition: Partition, uses: ChunkUses, num_chunks: int, span: int
 ) -> NDArray[np.int64]:
-    """Return the chunks that ranks read for the last, incomplete batch, one for each read."""
+    """Return the chunk of each read for the last, incomplete batch."""
     if uses.num_positions == order.num_samples:
         return np.zeros(0, dtype=np.int64)
     rest = uses_of_rest(order, partition, uses.num_positions // partition.global_batch, num_chunks)
@@ -172,12 +168,12 @@ def _read_in_rest(
 
 
 def _joined(uses: ChunkUses, ranks: int, span: int) -> _Visits:
-    """Join the uses of a chunk by so many ranks in a row, where there is less than a span between them."""
+    """Join the uses of a chunk by ``ranks`` ranks in a row if they are less than a span apart."""
     num_chunks = int(uses.chunks.max(initial=0)) + 1
     keys = uses.ranks // ranks * num_chunks + uses.chunks
     order = np.lexsort((uses.first, keys))
     group = np.cumsum(np.diff(keys[order], prepend=-1) != 0)
-    apart = group * (uses.num_positions + 2 * span)  # so that positions of different groups never meet
+    apart = group * (uses.num_positions + 2 * span)  # positions of different groups never meet
     reach = np.maximum.accumulate(apart + uses.last[order])
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = (apart + uses.first[order])[1:] > reach[:-1] + span
@@ -187,27 +183,27 @@ def _joined(uses: ChunkUses, ranks: int, span: int) -> _Visits:
 
 
 def _extrapolated(uses: ChunkUses, chunks: MixedChunks, visits: _Visits) -> tuple[float, float, float]:
-    """Return number and bytes of the reads over an epoch, and the relative standard error, from a part of the epoch."""
+    """Extrapolate the number and bytes of reads to an epoch; return them and the relative standard error."""
     readers = np.bincount(visits.of_use, minlength=len(visits.first))
     end, half = uses.num_positions, uses.num_positions // 2
-    is_whole = visits.first < half  # later visits may not be over
+    is_whole = visits.first < half  # later visits may continue after the simulated part
     of_visits, of_uses = chunks.source_of(visits.chunks), chunks.source_of(uses.chunks)
     usual = float(readers[is_whole].mean())
     totals = np.zeros(3)  # reads, bytes, and the variance of reads
-    before_half, before_end, in_epoch = (chunks.visits_before(each) for each in (half, end, chunks.num_samples))
+    before_half, before_end, in_epoch = (chunks.visits_before(position) for position in (half, end, chunks.num_samples))
     for number in range(len(chunks.num_full)):
         num_visits, in_half = float(in_epoch[number]), float(before_end[number] - before_half[number])
-        found, first = readers[is_whole & (of_visits == number)], uses.first[of_uses == number]
+        source_readers, first = readers[is_whole & (of_visits == number)], uses.first[of_uses == number]
         if chunks.round_positions[number] <= end / _WINDOWS and in_half:
             late, left = int(np.count_nonzero(first >= half)), float(in_epoch[number] - before_end[number])
-            of_source, spread = len(first) + late / in_half * left, math.sqrt(late) / in_half * left
-        elif len(found):
-            of_source = num_visits * float(found.mean())
-            spread = num_visits * float(found.std()) / math.sqrt(len(found))
-        else:  # it comes later
-            of_source = spread = num_visits * usual
+            source_reads, spread = len(first) + late / in_half * left, math.sqrt(late) / in_half * left
+        elif len(source_readers):
+            source_reads = num_visits * float(source_readers.mean())
+            spread = num_visits * float(source_readers.std()) / math.sqrt(len(source_readers))
+        else:  # the source comes later
+            source_reads = spread = num_visits * usual
         sizes = chunks.num_bytes[chunks.first_chunk[number] : chunks.first_chunk[number + 1]]
         mean_bytes = float(sizes[sizes > 0].mean()) if sizes.any() else 0.0
-        totals += of_source, of_source * mean_bytes, spread**2
+        totals += source_reads, source_reads * mean_bytes, spread**2
     num_reads, num_bytes, variance = totals.tolist()
     return num_reads, num_bytes, math.sqrt(variance) / num_reads

@@ -1,7 +1,7 @@
-"""A model of requests to a remote store: reads are grouped, neighbours share a request, and large ones are split.
+"""Count the requests to a remote store: reads are grouped, neighbours share a request, and large requests are split.
 
-Read-ahead is requested a group at a time, as soon as there is room for one. So the order of first uses determines which
-reads can share a request, and the number of requests is known before any is made.
+Read-ahead is requested in groups, as soon as memory has room. So the order of first uses decides which reads share a
+request, and the number of requests is known in advance.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from shoal.reading.schedule.read_requests import LARGE_BYTES, PART_BYTES, Reques
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.tools.planning.chunk_uses import ChunkUses
 
-_MOST_READS = 1 << 15  # grouped to count their requests: 6 us each
+_MOST_READS = 1 << 15  # sampled to count their requests: 6 us each
 
 
 def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> int:
-    """Count the requests of a rank for its reads, given by span and in the order of their first use; O(n log n).
+    """Count the requests of a rank for its reads, by span and in the order of first use; O(n log n).
 
-    The reads of a span are planned before the samples of the previous span are delivered, and each makes room for
-    others when it is used.
+    The reads of a span are planned before the samples of the previous span are delivered. A used read makes room.
     """
     budget = MemoryBudget(ahead_limit_bytes=sizes.ahead_bytes)
     waiting: deque[UnitRead] = deque()
-    pending: deque[_PendingRequest] = deque()  # for each read ahead, its request
+    pending: deque[_PendingRequest] = deque()  # the request of each read ahead
     num_requests = 0
 
     def request_all(group: Sequence[UnitRead]) -> None:
@@ -47,7 +46,7 @@ def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> 
 
     def use(num_reads: int) -> None:
         for _ in range(num_reads):
-            if not pending:  # there was no room for it
+            if not pending:  # the read had no room
                 request_all([waiting.popleft()])
             if pending[0].take():
                 budget.drop(pending[0].num_bytes)
@@ -65,13 +64,13 @@ def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> 
 
 
 class _PendingRequest:
-    """A request, and the number of its reads still to be used."""
+    """A request, and the number of its unused reads."""
 
     def __init__(self, request: Request) -> None:
         self.num_bytes, self._num_waiters = request.num_bytes, len(request.reads)
 
     def take(self) -> bool:
-        """Use one of its reads; return True if that was the last."""
+        """Use a read; return True if it was the last."""
         self._num_waiters -= 1
         return not self._num_waiters
 
@@ -84,9 +83,9 @@ def requests_for_each_read(uses: ChunkUses, units: Units, sizes: RequestSizes, *
     borders = np.searchsorted(uses.ranks, np.arange(len(uses.samples_of_rank) + 1))
     num_reads = num_requests = 0
     for rank in from_all_over(len(uses.samples_of_rank)):
-        mine = slice(borders[rank], borders[rank + 1])
-        in_turn = np.argsort(uses.first[mine])
-        chunks, span = uses.chunks[mine][in_turn], uses.first[mine][in_turn] // span_positions
+        of_rank = slice(borders[rank], borders[rank + 1])
+        in_turn = np.argsort(uses.first[of_rank])
+        chunks, span = uses.chunks[of_rank][in_turn], uses.first[of_rank][in_turn] // span_positions
         num_spans = int(span[-1]) + 1 if len(span) else 0
         parts = np.split(chunks, np.searchsorted(span, np.arange(1, num_spans)))
         num_requests += count_requests(map(units.reads, parts), sizes)
@@ -97,7 +96,7 @@ def requests_for_each_read(uses: ChunkUses, units: Units, sizes: RequestSizes, *
 
 
 def from_all_over(num_ranks: int) -> list[int]:
-    """Return all ranks in an order that keeps neighbours far apart.
+    """Return all ranks in an order that separates neighbours.
 
     >>> from_all_over(8)
     [0, 5, 2, 7, 4, 1, 6, 3]
@@ -107,9 +106,9 @@ def from_all_over(num_ranks: int) -> list[int]:
 
 
 def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: int, sizes: RequestSizes) -> float:
-    """`requests_for_each_read` if adjacency of chunks is unknown: they come in random order.
+    """Estimate `requests_for_each_read` for chunks in random order.
 
-    For each chunk of a group, the chunk behind it is in the group with the same probability as any other chunk.
+    The group of a chunk has the next chunk with the same probability as any other chunk.
 
     >>> from shoal.reading.schedule.read_requests import request_sizes
     >>> chunk_bytes, sizes = np.full(1000, 32 << 10), request_sizes(32 << 20)
@@ -124,7 +123,7 @@ def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: in
 
 
 def parts_of_each_read(chunk_bytes: NDArray[np.int64]) -> float:
-    """Return the requests per chunk if none is shared, as with a chunk cache: those of more than 8 MiB take several.
+    """Return the requests per chunk without sharing, as with a chunk cache: several above 8 MiB.
 
     >>> parts_of_each_read(np.array([1 << 20, 9 << 20]))
     2.0

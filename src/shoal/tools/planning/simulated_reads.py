@@ -1,8 +1,7 @@
-"""Reads of a cluster: the dealing of an epoch, or of a part of it, simulated rank by rank without reading a byte.
+"""Simulate the reads of a cluster over an epoch, or over a part of it, without reading a byte.
 
-A rank reads a chunk when it first needs one of its samples, and keeps it until it has used the last. So the reads of a
-rank are the chunks it uses, and the chunks it holds follow from their first and last uses. All of this depends only on
-the order and the dealing of global batches, so it is known in advance, and computed here by doing what a run would do.
+A rank reads a chunk at its first use, and keeps it until its last use. So the order and the dealing of global batches
+determine the reads of a rank and the chunks that it holds.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from shoal.tools.planning.chunk_uses import TIMES, ChunkUses, chunk_uses
 
 _MOST_POSITIONS = 1 << 21  # simulated
 _MOST_OF_A_NODE = 8  # times as many for one node before its samples are thinned: 3 seconds
-_WINDOWS = 4  # windows simulated of a longer dataset; chunks of the middle ones stand for those in between
+_WINDOWS = 4  # simulated of a longer dataset; the middle windows stand for the rest
 _NEARLY = 0.98  # share of the samples of the fullest rank
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReads:
-    """The reads of an epoch if the ranks of a node share what one of them has read, over all nodes.
+    """The reads of an epoch over all nodes if the ranks of a node share them.
 
-    ``amplification`` is the mean number of nodes that read a chunk, ``first_chunks`` the mean number that a node needs
-    for its first batch, per rank. ``reads_over_time`` and ``uses`` are as in `ClusterReads`, with nodes as ranks, but
-    ``uses`` are always known, of the simulated part; those with several ranks are ``shared`` of all (0 to 1).
+    ``amplification`` is the mean number of nodes that read a chunk, ``first_chunks`` the mean number of chunks for the
+    first batch of a node, per rank. ``reads_over_time`` and ``uses`` are as in `ClusterReads`, with nodes as ranks;
+    ``uses`` always covers the simulated part. ``shared`` is the share of uses with several ranks.
     """
 
     num_reads: float
@@ -48,20 +47,20 @@ class NodeReads:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReads:
-    """The reads of an epoch, over all ranks.
+    """The reads of an epoch over all ranks.
 
-    ``amplification`` is the mean number of ranks that read a chunk, ``held_chunks`` the most chunks that a rank has in
-    use, without read-ahead, ``first_chunks`` the mean number that a rank needs for its first batch.
+    ``amplification`` is the mean number of ranks that read a chunk, ``held_chunks`` the most chunks in use on a rank,
+    without read-ahead, ``first_chunks`` the mean number of chunks for the first batch of a rank.
 
-    ``num_positions`` were simulated: the whole epoch if ``is_exact``, else three windows of it, and perhaps only some
-    canonical nodes. If ``thinned`` is above 1, only one in so many samples of a chunk was: ranks that read a chunk for
-    a few of its samples may then be missed. ``error`` is the relative standard error of ``num_reads``, from chance
-    variation between the chunks counted and from thinning; ``held_error`` that of ``held_chunks``, from thinning.
+    ``num_positions`` were simulated: the whole epoch if ``is_exact``, otherwise three windows, perhaps of some
+    canonical nodes. If ``thinned`` is above 1, one of so many samples of a chunk was simulated, and ranks that use few
+    samples of a chunk may be missed. ``error`` is the relative standard error of ``num_reads`` by chance and by
+    thinning, ``held_error`` the error of ``held_chunks`` by thinning.
 
     ``held_over_time``, ``reads_over_time`` and ``heat`` divide the simulated span into 50 equal parts: the most chunks
-    in use on a rank, the chunks first read by a rank, both of shape (50,), and the samples from each 64th of the
-    chunks, shape (50, 64). ``uses`` are known if the whole epoch was simulated. ``by_node`` are the reads if the ranks
-    of a node share them.
+    in use on a rank, the first reads of chunks, both of shape (50,), and the samples from each 64th of the chunks,
+    shape (50, 64). ``uses`` is None unless the whole epoch was simulated. ``by_node`` are the reads if the ranks of a
+    node share them.
     """
 
     num_reads: float
@@ -92,42 +91,41 @@ def simulate_reads(
     epoch: int = 0,
     most_positions: int = _MOST_POSITIONS,
 ) -> ClusterReads:
-    """Compute the reads of an epoch: exactly if it is short, else from three windows of some of its canonical nodes.
+    """Compute the reads of an epoch, exactly for a short epoch, otherwise from three windows of some canonical nodes.
 
-    Only if one node is still too long are the samples of its chunks thinned. At most ``most_positions`` are simulated,
-    0.2 us each, or eight times as many of a single canonical node.
+    At most ``most_positions`` are simulated, 0.2 us each, or eight times as many of a single canonical node; a longer
+    node is thinned to fewer samples per chunk.
 
     Examples
     --------
-    >>> found = simulate_reads(Window(chunks=32), [50] * 200, [6000] * 200, Partition(64, world_size=2))
-    >>> found.thinned, found.amplification
+    >>> reads = simulate_reads(Window(chunks=32), [50] * 200, [6000] * 200, Partition(64, world_size=2))
+    >>> reads.thinned, reads.amplification
     (1.0, 1.0)
-    >>> found = simulate_reads(Window(32, 1), [50] * 200, [6000] * 200, Partition(64, world_size=8), ranks_per_node=4)
-    >>> round(found.amplification, 1), round(found.by_node.amplification, 1)
+    >>> reads = simulate_reads(Window(32, 1), [50] * 200, [6000] * 200, Partition(64, world_size=8), ranks_per_node=4)
+    >>> round(reads.amplification, 1), round(reads.by_node.amplification, 1)
     (1.5, 1.1)
     """
     samples, sizes = np.asarray(chunk_samples, dtype=np.int64), np.asarray(chunk_bytes, dtype=np.int64)
     simulated = partial(
         _simulated, order, samples, sizes, partition, ranks_per_node=ranks_per_node, seed=seed, epoch=epoch
     )
-    found = simulated(most_positions=most_positions)
-    if found.thinned == 1.0:
-        return found
-    coarser = [simulated(most_positions=most_positions // part) for part in (2, 4)]
-    reads = _by_thinning([each.num_reads for each in (found, *coarser)], found.thinned)
-    held = _by_thinning([each.held_chunks for each in (found, *coarser)], found.thinned)
-    return replace(found, error=math.hypot(found.error, reads), held_error=held)
+    reads = simulated(most_positions=most_positions)
+    if reads.thinned == 1.0:
+        return reads
+    runs = [reads, *(simulated(most_positions=most_positions // part) for part in (2, 4))]
+    reads_error = _thinning_error([run.num_reads for run in runs], reads.thinned)
+    held_error = _thinning_error([run.held_chunks for run in runs], reads.thinned)
+    return replace(reads, error=math.hypot(reads.error, reads_error), held_error=held_error)
 
 
-def _by_thinning(found: Sequence[float], thinned: float) -> float:
-    """Estimate the relative error of a number found by thinning, from values at 1, 2 and 4 times the thinning.
+def _thinning_error(values: Sequence[float], thinned: float) -> float:
+    """Estimate the relative error of a number by thinning, from its values at 1, 2 and 4 times the thinning.
 
-    Thinning misses rare uses, in the tails of a distribution. These move with the logarithm of the number of
-    samples, so each doubling has about the effect of the one before. Counts are whole numbers, so no effect of less
-    than one is seen in them.
+    Thinning misses rare uses, in the tails of a distribution. The tails move with the logarithm of the number of
+    samples, so each doubling has about the same effect. Whole numbers hide effects below one.
     """
-    once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
-    return max(1.0 / found[0], max(once, twice / 2.0) * max(1.0, math.log2(thinned)))
+    once, twice = abs(values[1] / values[0] - 1.0), abs(values[2] / values[0] - 1.0)
+    return max(1.0 / values[0], max(once, twice / 2.0) * max(1.0, math.log2(thinned)))
 
 
 def _simulated(
@@ -193,11 +191,11 @@ def _counted(
     sizes: NDArray[np.int64],
     rest: NDArray[np.int64],
 ) -> tuple[float, float, float, float]:
-    """Return number and bytes of the reads over an epoch, the mean number of readers of a chunk, and its error.
+    """Return the number and bytes of reads of an epoch, the mean number of readers of a chunk, and its error.
 
-    ``ranks`` in a row read as one; ``rest`` are the uses of the last, incomplete batch.
+    ``ranks`` consecutive ranks read as one; ``rest`` are the uses of the last, incomplete batch.
     """
-    holds = samples > 0  # empty chunks are never read, but have positions in the order
+    holds = samples > 0  # empty chunks are never read, and have numbers in the order
     num_chunks, total = len(model.chunk_samples), int(np.count_nonzero(holds))
     readers = np.bincount(uses.chunks, minlength=num_chunks)
     if not model.is_exact:
@@ -210,7 +208,7 @@ def _counted(
 
 
 def _shared(uses: ChunkUses, of_nodes: ChunkUses, ranks_per_node: int) -> float:
-    """Return the share of the uses of nodes that several of their ranks have."""
+    """Return the share of the uses of nodes with several ranks."""
     if ranks_per_node == 1:
         return 0.0
     num_chunks = int(uses.chunks.max(initial=0)) + 1
@@ -219,7 +217,7 @@ def _shared(uses: ChunkUses, of_nodes: ChunkUses, ranks_per_node: int) -> float:
 
 
 class _Model(NamedTuple):
-    """The simulated order over some chunks; its nodes stand for some of ``nodes``."""
+    """The simulated order over some chunks; its nodes stand for some of ``nodes`` canonical nodes."""
 
     order: Window | Block
     chunk_samples: NDArray[np.int64]
@@ -229,7 +227,7 @@ class _Model(NamedTuple):
 
     @property
     def share_of_nodes(self) -> float:
-        """Share of the dataset that belongs to the simulated nodes."""
+        """Share of the dataset in the simulated nodes."""
         return (self.order.resolved_nodes if isinstance(self.order, Window) else 1) / self.nodes
 
 
@@ -237,30 +235,27 @@ def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: in
     nodes = order.resolved_nodes if isinstance(order, Window) else 1
     if int(samples.sum()) <= most_positions:
         return _Model(order, samples, nodes, is_exact=True, thinned=1.0)
-    each = order.chunks // nodes
-    # In chunks, with the remainder of the window kept: at the end of an epoch the last, incomplete turn of the window
-    # decides how lanes are shared. With 64 chunks in the window of 8 ranks, each of 1024 chunks is read 1.43 times, and
-    # each of 1000 chunks 1.36 times.
-    of_node = min(_WINDOWS * each + len(samples) // nodes % each, len(samples) // nodes)
+    alive = order.chunks // nodes
+    # In chunks, with the remainder of the window: the last, incomplete turn of the window decides the sharing of lanes.
+    # With 64 chunks in the window of 8 ranks, each of 1024 chunks is read 1.43 times, each of 1000 chunks 1.36 times.
+    of_node = min(_WINDOWS * alive + len(samples) // nodes % alive, len(samples) // nodes)
     some = min(nodes, max(1, int(most_positions / max(1.0, of_node * float(samples.mean())))))
     if isinstance(order, Window):
-        order = Window(some * each, some)
-    # Nodes of whole chunks are dealt more cleanly than nodes that share some, so simulated nodes share if real ones do.
-    wanted = min(len(samples), of_node * some + (1 if some > 1 and len(samples) % nodes else 0))
-    looked = np.maximum(1, samples[np.arange(wanted) * len(samples) // wanted])
-    thinned = float(looked.sum()) / (most_positions if some > 1 else _MOST_OF_A_NODE * most_positions)
-    if thinned <= 1.0:
-        thinned = 1.0
-    else:
-        looked = np.maximum(2, np.rint(looked / thinned)).astype(np.int64)
-    return _Model(order, looked, nodes, is_exact=False, thinned=thinned)
+        order = Window(some * alive, some)
+    # Nodes that share chunks are dealt differently, so simulated nodes share a chunk if real nodes do.
+    num_chunks = min(len(samples), of_node * some + (1 if some > 1 and len(samples) % nodes else 0))
+    chosen = np.maximum(1, samples[np.arange(num_chunks) * len(samples) // num_chunks])
+    thinned = max(1.0, float(chosen.sum()) / (most_positions if some > 1 else _MOST_OF_A_NODE * most_positions))
+    if thinned > 1.0:
+        chosen = np.maximum(2, np.rint(chosen / thinned)).astype(np.int64)
+    return _Model(order, chosen, nodes, is_exact=False, thinned=thinned)
 
 
 def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float) -> tuple[float, float]:
     """Return the mean number of ranks that read each of ``num_chunks`` chunks, and its relative standard error.
 
-    Chunks alive in the middle third stand for all that are missing; both ends are counted as they are, since
-    chunks live shorter or longer there.
+    Chunks in the middle third stand for all chunks that are not simulated. Both ends count once, because chunks live
+    shorter or longer there.
     """
     used = np.flatnonzero(readers)
     first, last = np.full(len(readers), uses.num_positions), np.zeros(len(readers), dtype=np.int64)
@@ -273,7 +268,7 @@ def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float
         return float(readers[used].mean()), 0.0
     share = 1.0 - len(ends) / num_chunks
     mean = float(ends.sum() / num_chunks + middle.mean() * share)
-    # Chunks alive at the same time have readers in common, so there are fewer independent draws than chunks.
+    # Chunks in use at the same time share readers, so there are fewer independent draws than chunks.
     early = half[in_middle] < np.median(half[in_middle])
     apart = abs(float(middle[early].mean() - middle[~early].mean())) / 2.0 if early.any() else 0.0
     return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
@@ -282,27 +277,27 @@ def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float
 def most_held(
     uses: ChunkUses, partition: Partition, share_of_nodes: float, weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the most chunks in use at a time on one rank, in each part of the time; ``weights`` says how much each is.
+    """Return the most chunks in use on one rank in each part of the time, each chunk counted with its weight.
 
-    If only some nodes are simulated, a rank may have others too: the ranks with the most simulated samples are used,
-    and what they hold is scaled up.
+    If some nodes are simulated, the ranks with the most simulated samples are used, and their chunks are scaled up.
     """
-    there = uses.samples_of_rank
-    known = there[uses.ranks] >= _NEARLY * there.max()
+    num_samples = uses.samples_of_rank
+    known = num_samples[uses.ranks] >= _NEARLY * num_samples.max()
     owners, first, last = uses.ranks[known], uses.first[known], uses.last[known]
-    times = np.concatenate([last + 1, first])  # one is released before another is taken
-    each = np.ones(len(first)) if weights is None else weights[uses.chunks[known]]
-    change = np.concatenate([-each, each])
-    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # each rank begins and ends with nothing in use
+    times = np.concatenate([last + 1, first])  # a chunk is released before the next is taken
+    amounts = np.ones(len(first)) if weights is None else weights[uses.chunks[known]]
+    change = np.concatenate([-amounts, amounts])
+    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # a rank begins and ends with nothing in use
     most = np.zeros(TIMES + 1)
     np.maximum.at(most, times[by_rank] * TIMES // uses.num_positions, np.cumsum(change[by_rank]))
     whole = uses.num_positions / share_of_nodes / partition.world_size  # samples of a rank
-    found: NDArray[np.int64] = np.rint(most[:TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
-    return found
+    scale = max(1.0, _NEARLY * whole / int(num_samples.max()))
+    held: NDArray[np.int64] = np.rint(most[:TIMES] * scale).astype(np.int64)
+    return held
 
 
 def uses_of_rest(bound: BoundOrder, partition: Partition, num_steps: int, num_chunks: int) -> NDArray[np.int64]:
-    """Return the pairs of a rank and a chunk that it uses in the last, incomplete batch: rank * num_chunks + chunk."""
+    """Return the uses in the last, incomplete batch, as rank * num_chunks + chunk."""
     shares = [partition.share(bound, rank, num_steps, num_steps + 1).chunks for rank in range(partition.world_size)]
     pairs: NDArray[np.int64] = np.unique(
         np.concatenate([rank * num_chunks + chunks for rank, chunks in enumerate(shares)])

@@ -1,7 +1,7 @@
-"""Sizing of chunks, windows and shards for a cluster, and their cost.
+"""Recommend chunks and windows for a cluster, and compute the cost of reading.
 
-Times follow from one model of a store: a request takes ``latency + bytes / connection bandwidth``, requests run
-concurrently, and a node receives at most its own bandwidth.
+The model of a store: a request takes ``latency + bytes / connection bandwidth``, requests run concurrently, and a node
+receives at most its bandwidth.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from shoal.tools.planning.rank_memory import BYTES_OF_A_CHUNK
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
 _WINDOW_SHARE = 0.75  # of the memory; the rest is for read-ahead
-_CHUNKS_OF_A_SAMPLE = 1.25  # of a global batch: with that many, batches are as good as in a perfect shuffle
+_CHUNKS_OF_A_SAMPLE = 1.25  # per sample of a global batch: then batches are like a perfect shuffle
 _LEAST_CHUNKS_OF_A_RANK = 8  # with fewer, ranks often need the same chunks
-_SPARE = 1.5  # times the concurrency that suffices on average
+_SPARE = 1.5  # times the mean concurrency
 _MOST_CONCURRENCY = 256
 _OVERHEAD = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The machines, their training, and the store that they read.
+    """The machines of a job, their training, and their store.
 
-    ``global_batch`` counts samples over all ranks; ``memory_bytes`` limits the stream on each node.
-    ``cache_bytes`` is the budget of a chunk cache on each, if there is one (``cache=`` of `shoal.open`).
-    ``latency_seconds`` is the time from a request to its first byte; bandwidths are those of one connection, and of all
-    of a node's together. Without ``step_seconds``, steps are as fast as data arrive. Prices are in any currency.
+    ``global_batch`` counts samples over all ranks. On each node, ``memory_bytes`` limits the stream, and
+    ``cache_bytes`` is the budget of a chunk cache (``cache=`` of `shoal.open`), if any. ``latency_seconds`` is the time
+    from a request to its first byte; a connection and a node have their own bandwidth. Without ``step_seconds``, steps
+    are as fast as the data. Prices have any currency.
     """
 
     num_nodes: int = 1
@@ -45,12 +45,12 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks of the job."""
+        """Number of ranks."""
         return self.num_nodes * self.ranks_per_node
 
     @property
     def is_remote(self) -> bool:
-        """True if requests take time, so that the stream itself reads ahead; else the system does, for free."""
+        """True if requests take time: then the stream reads ahead; otherwise the system does, for free."""
         return self.latency_seconds > 0.0
 
 
@@ -64,16 +64,16 @@ class Sizing:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes that mix at a time over the whole job."""
+        """Bytes that mix at a time."""
         return self.chunk_bytes * self.chunks
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTraffic:
-    """The cost of reading, per node where a name ends in "per second"; so is ``concurrency``.
+    """The cost of reading; rates and ``concurrency`` are per node.
 
-    ``waiting_share`` is the share of time in which steps wait for data, ``first_batch_seconds`` the time from a cold
-    start, or from a loaded state, to the first batch.
+    ``waiting_share`` is the share of time in which steps wait for data. ``first_batch_seconds`` is the time from a cold
+    start or a loaded state to the first batch.
     """
 
     concurrency: int
@@ -87,10 +87,10 @@ class PlannedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Textbook:
-    """Answers to textbook questions, for shards read one after the other and a buffer of samples.
+    """Sizes for shards that are read one after the other, and for a buffer of samples.
 
-    ``shard_bytes`` is the smallest size at which requests cost at most 1 % of the time; ``buffer_samples`` the largest
-    buffer that fits the memory of a node, ``buffer_share`` its share of all samples.
+    ``shard_bytes`` is the smallest size with at most 1 % of the time for requests. ``buffer_samples`` fill the memory
+    of a node, a ``buffer_share`` of all samples.
     """
 
     shard_bytes: float
@@ -100,41 +100,40 @@ class Textbook:
 
 
 def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int = _CHUNK_BYTES[-1]) -> Sizing:
-    """Choose the largest chunks with which a window in memory mixes global batches as well as a perfect shuffle.
+    """Choose the largest chunks whose window in memory mixes global batches like a perfect shuffle.
 
-    A window of 1.25 times as many chunks as a global batch has samples does so for any data, and with at least 8 chunks
-    per rank few chunks are read by two. Memory that is left makes the window larger: then several batches together are
-    as well mixed, too. If memory is too small, the window has as many chunks as fit beside the table of all chunks that
-    each rank has.
+    The window needs 1.25 chunks per sample of a global batch, for any data, and at least 8 chunks per rank, so that few
+    chunks are read by two ranks. Spare memory makes the window larger, which also mixes several batches together. In
+    too little memory, the window has the chunks that fit beside each rank's table of all chunks.
 
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, global_batch=2048), dataset_bytes=1e13)
     Sizing(chunk_bytes=8388608, chunks=2560, num_canonical_nodes=64)
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, memory_bytes=64 * 2**30), dataset_bytes=1e13).chunks
     23700
     """
-    wanted = max(math.ceil(_CHUNKS_OF_A_SAMPLE * cluster.global_batch), _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
+    least = max(math.ceil(_CHUNKS_OF_A_SAMPLE * cluster.global_batch), _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
     sizes = [size for size in _CHUNK_BYTES if size >= least_chunk_bytes] or [least_chunk_bytes]
 
     def possible(chunk_bytes: int) -> int:
-        """Return the number of chunks that fit beside the table of all chunks that each rank has."""
+        """Return the number of chunks that fit beside the chunk tables of all ranks."""
         tables = cluster.world_size * dataset_bytes / chunk_bytes * BYTES_OF_A_CHUNK
         return int((cluster.num_nodes * cluster.memory_bytes * _WINDOW_SHARE - tables) / chunk_bytes)
 
     def roomy(chunk_bytes: int) -> int:
-        """Return the number of chunks that fit beside the read-ahead of each rank, too."""
+        """Return the number of chunks that fit beside tables and read-ahead."""
         window_bytes = chunk_bytes * possible(chunk_bytes)
         ahead = ahead_limit_bytes(window_bytes, chunk_bytes, is_remote=cluster.is_remote)
         return possible(chunk_bytes) - math.ceil(cluster.world_size * ahead / chunk_bytes)
 
-    fitting = [size for size in sizes if possible(size) >= wanted]
+    fitting = [size for size in sizes if possible(size) >= least]
     chunk_bytes = fitting[0] if fitting else max(sizes, key=possible)
-    chunks = max(2, wanted, roomy(chunk_bytes)) if fitting else max(2, possible(chunk_bytes))
+    chunks = max(2, least, roomy(chunk_bytes)) if fitting else max(2, possible(chunk_bytes))
     chunks = min(chunks, max(2, math.ceil(dataset_bytes / chunk_bytes)))
     return Sizing(chunk_bytes, chunks, _canonical_nodes(chunks, cluster.world_size))
 
 
 def _canonical_nodes(chunks: int, world_size: int) -> int:
-    """Return a number of nodes that is a multiple or divisor of the ranks: then few chunks are read by two ranks.
+    """Return a multiple or a divisor of the number of ranks, so that few chunks are read by two ranks.
 
     1000 ranks with 10 chunks each read every chunk 2.7 times with 64 nodes, 1.3 times with 500, and once with 1000.
 
@@ -144,33 +143,26 @@ def _canonical_nodes(chunks: int, world_size: int) -> int:
     usual = max(1, min(64, chunks // 16))
     if world_size <= usual:
         return usual // world_size * world_size
-    most = chunks // _LEAST_CHUNKS_OF_A_RANK
-    return next(
-        (
-            world_size // ranks
-            for ranks in range(1, world_size)
-            if world_size % ranks == 0 and world_size // ranks <= most
-        ),
-        usual,
-    )
+    divisors = (world_size // ranks for ranks in range(1, world_size) if world_size % ranks == 0)
+    return next((nodes for nodes in divisors if nodes <= chunks // _LEAST_CHUNKS_OF_A_RANK), usual)
 
 
 def traffic(
     cluster: Cluster, *, num_samples: int, num_requests: float, read_bytes: float, first_requests: float
 ) -> PlannedTraffic:
-    """Compute an epoch's load, time and money; ``first_requests`` are those of a rank for its first batch.
+    """Compute load, time and price of an epoch; a rank needs ``first_requests`` for its first batch.
 
     >>> cluster = Cluster(num_nodes=2, global_batch=100, step_seconds=0.1, node_bytes_per_second=1e9)
-    >>> found = traffic(cluster, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
-    >>> found.epoch_seconds, found.waiting_share, round(found.node_bytes_per_second), found.concurrency
+    >>> costs = traffic(cluster, num_samples=10_000, num_requests=1000, read_bytes=1e9, first_requests=8)
+    >>> costs.epoch_seconds, costs.waiting_share, round(costs.node_bytes_per_second), costs.concurrency
     (10.0, 0.0, 50000000, 4)
     """
     request_bytes = read_bytes / num_requests
     request_seconds = cluster.latency_seconds + request_bytes / cluster.connection_bytes_per_second
     node_bytes = read_bytes / cluster.num_nodes
     training = math.ceil(num_samples / cluster.global_batch) * (cluster.step_seconds or 0.0)
-    wanted = node_bytes / training if training else cluster.node_bytes_per_second
-    concurrency = math.ceil(_SPARE * min(wanted, cluster.node_bytes_per_second) * request_seconds / request_bytes)
+    rate = node_bytes / training if training else cluster.node_bytes_per_second
+    concurrency = math.ceil(_SPARE * min(rate, cluster.node_bytes_per_second) * request_seconds / request_bytes)
     concurrency = min(_MOST_CONCURRENCY, max(4, concurrency))
     possible = min(cluster.node_bytes_per_second, concurrency * request_bytes / request_seconds)
     reading = node_bytes / possible
@@ -190,11 +182,11 @@ def traffic(
 
 
 def textbook(cluster: Cluster, *, num_samples: int, sample_bytes: float) -> Textbook:
-    """Size shards for 1 % overhead if read whole, one request each over one connection, and the largest buffer.
+    """Return shard sizes for 1 % overhead, at one request per shard over one connection, and the largest buffer.
 
     >>> cluster = Cluster(latency_seconds=0.02, connection_bytes_per_second=1e9, memory_bytes=64e9)
-    >>> found = textbook(cluster, num_samples=2_000_000_000, sample_bytes=8000)
-    >>> round(found.shard_bytes / 1e9, 2), found.num_shards, found.buffer_samples, found.buffer_share
+    >>> sizes = textbook(cluster, num_samples=2_000_000_000, sample_bytes=8000)
+    >>> round(sizes.shard_bytes / 1e9, 2), sizes.num_shards, sizes.buffer_samples, sizes.buffer_share
     (1.98, 8081, 8000000, 0.004)
     """
     shard_bytes = cluster.latency_seconds * cluster.connection_bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD

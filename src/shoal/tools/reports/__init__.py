@@ -1,1 +1,1 @@
-"""HOW IS IT SHOWN? Figures and pages of audits, plans and traces, which load nothing from anywhere."""
+"""HOW IS IT SHOWN? Figures and pages of audits, plans and traces."""

@@ -1,31 +1,32 @@
-"""An audit as a page and as a picture: its grade, its findings with cause and cure, and its figures."""
+"""An audit as a page and as a picture, and compared orders as a picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from shoal.tools.auditing.auditing import Audit
 from shoal.tools.auditing.findings import Finding, as_sentence
+from shoal.tools.auditing.order_comparison import ComparedOrder
 from shoal.tools.reports.curve_figures import (
     Axis,
     Figure,
     Line,
     Numbers,
     curve_figure,
-    log_axis,
-    perfect_line,
     plain_axis,
     size_axis,
+    variance_figure,
 )
 from shoal.tools.reports.heat_map import heat_figure, heat_map
 from shoal.tools.reports.marks import Drawing
 from shoal.tools.reports.page_document import document, facts, figures, fold, paragraph, section, weighed
 from shoal.tools.reports.sheet import in_pairs, sheet
 
-_SHOWN = 4  # findings; the rest, which weighs less, is folded
+_SHOWN = 4  # findings; lighter findings are folded
+_KINDS = ("bad", "fair", "ink", "soft")  # colours of compared orders
 
 
 def audit_page(
@@ -38,15 +39,15 @@ def audit_page(
 ) -> str:
     """Return the page of an audit as self-contained HTML.
 
-    ``order`` is the call that makes the order, if it is one of shoal's; ``made_by`` the command that makes the page
-    again; ``predicted`` the predicted VR by batch size, if any.
+    ``order`` is the call of an order of shoal, ``made_by`` the command that writes the page, ``predicted`` the
+    predicted VR by batch size.
 
     >>> from shoal.measure import audit
     >>> audit_page(audit(range(500)), title="Storage order").startswith("<!DOCTYPE html>")
     True
     """
     body = [
-        section("What was found", *_findings(result)),
+        section("Findings", *_findings(result)),
         section("In pictures", figures(audit_figures(result, predicted or {}))),
         section("In numbers", facts(_facts(result))),
     ]
@@ -62,7 +63,7 @@ def audit_page(
 
 
 def audit_picture(result: Audit, *, title: str = "", predicted: Mapping[int, float] | None = None) -> Drawing:
-    """Return figures and findings as one drawing, for `shoal.tools.reports.rendering.rendered`."""
+    """Draw the figures and findings of an audit."""
     return sheet(
         title or "Audit of an order",
         about=_about(result),
@@ -75,13 +76,13 @@ def audit_picture(result: Audit, *, title: str = "", predicted: Mapping[int, flo
 
 def _findings(result: Audit) -> list[str]:
     if not result.findings:
-        return [paragraph("Nothing that a perfect shuffle does not do.")]
+        return [paragraph("Nothing: the order is like a perfect shuffle.")]
     items = _explained(result)
     heavy = [item for item in items if item[1]]
     mild = [item for item in items if not item[1]]
     parts = [weighed(heavy[:_SHOWN])] if heavy else []
     if heavy[_SHOWN:]:
-        parts.append(fold(f"{len(heavy) - _SHOWN} more serious findings that weigh less", weighed(heavy[_SHOWN:])))
+        parts.append(fold(f"{len(heavy) - _SHOWN} lighter serious findings", weighed(heavy[_SHOWN:])))
     if mild:
         count = "1 finding that seldom matters" if len(mild) == 1 else f"{len(mild)} findings that seldom matter"
         parts.append(fold(count, weighed(mild)))
@@ -89,67 +90,67 @@ def _findings(result: Audit) -> list[str]:
 
 
 def _notes(result: Audit) -> list[tuple[str, bool, str]]:
-    """Return the heaviest findings in words, and the names of the others."""
+    """Return the heaviest findings as text, and the names of the others."""
     items = [item for item in _explained(result) if item[1]][:_SHOWN]
     notes = [
         (name, is_bad, " ".join(f"{label}: {text}" if label else text for label, text in texts))
         for name, is_bad, texts in items
     ]
     others = result.findings[len(items) :]
-    names = ", ".join(each.name if each.is_serious else f"{each.name} (mild)" for each in others)
+    names = ", ".join(finding.name if finding.is_serious else f"{finding.name} (mild)" for finding in others)
     return [*notes, *([("also found", False, as_sentence(names))] if others else [])]
 
 
 def with_advice(result: Audit) -> Iterator[tuple[Finding, list[tuple[str, str]]]]:
-    """Yield each finding with its usual cause and cure by label; only the heaviest of several with one cause has it."""
-    given: set[str] = set()
-    for each in result.findings:
-        advice = [("usual cause", each.cause), ("cure", each.cure)]
-        yield each, [(label, text) for label, text in advice if text not in given]
-        given |= {each.cause, each.cure}
+    """Yield each finding with its usual cause and cure by label; an advice is not repeated for lighter findings."""
+    shown: set[str] = set()
+    for finding in result.findings:
+        advice = [("usual cause", finding.cause), ("cure", finding.cure)]
+        yield finding, [(label, text) for label, text in advice if text not in shown]
+        shown |= {finding.cause, finding.cure}
 
 
 def _explained(result: Audit) -> list[tuple[str, bool, list[tuple[str, str]]]]:
     """Return name, seriousness and labelled texts of each finding."""
     return [
         (
-            f"{each.name} ({'serious' if each.is_serious else 'mild'}, {each.where})",
-            each.is_serious,
-            [("", as_sentence(each.text)), *((label.capitalize(), as_sentence(text)) for label, text in advice)],
+            f"{finding.name} ({'serious' if finding.is_serious else 'mild'}, {finding.where})",
+            finding.is_serious,
+            [("", as_sentence(finding.text)), *((label.capitalize(), as_sentence(text)) for label, text in advice)],
         )
-        for each, advice in with_advice(result)
+        for finding, advice in with_advice(result)
     ]
 
 
 def _facts(result: Audit) -> dict[str, str]:
-    said = {
+    texts = {
         "Not in this part" if result.is_part else "Samples missing": f"{result.missing:,}",
         "Repeated": f"{result.repeated:,}",
         "Unknown": f"{result.unknown:,}",
     }
     if result.vr:
-        said["VR of the batch"] = f"{result.vr[result.batch]:.2f}"
-        said["Effective batch"] = f"{result.effective_batch:,.0f} of {result.batch:,}"
+        texts["VR of the batch"] = f"{result.vr[result.batch]:.2f}"
+        texts["Effective batch"] = f"{result.effective_batch:,.0f} of {result.batch:,}"
     if not math.isnan(result.start_vr):
-        said["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
-    said["Rank correlation"] = f"{result.rank_correlation:.3f}"
-    said["Moved by (1 %, half, 99 %)"] = ", ".join(
+        texts["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
+    texts["Rank correlation"] = f"{result.rank_correlation:.3f}"
+    texts["Moved by (1 %, half, 99 %)"] = ", ".join(
         f"{percent:+d}%" if (percent := round(100 * share)) else "0%" for share in result.displacement
     )
     if not math.isnan(result.remet):
-        said["Neighbours met again"] = f"{result.remet:.2%} (perfect {result.expected_remet:.2%})"
-    said["Looks taken"] = f"{result.num_looks:,}"
-    return said
+        texts["Neighbours met again"] = f"{result.remet:.2%} (perfect {result.expected_remet:.2%})"
+    texts["Tests"] = f"{result.num_looks:,}"
+    return texts
 
 
 def audit_figures(result: Audit, predicted: Mapping[int, float]) -> list[Figure]:
-    """Return all figures that there are numbers for; ``predicted`` is the predicted VR by batch size, if any."""
+    """Return the figures that have numbers; ``predicted`` is the predicted VR by batch size."""
     drawn = [_heat(result), *([_variance(result, predicted), _distinct(result)] if result.vr else [])]
     return [*drawn, *([_ends(result)] if result.start_distance else [])]
 
 
 def _about(result: Audit) -> str:
-    """Return one line on what was audited."""
+    """Return a line about the audited ids."""
     epochs = "1 epoch" if result.num_epochs == 1 else f"{result.num_epochs} epochs"
     part = "one rank or worker: " if result.is_part else ""
     about = f"{part}{result.num_delivered:,} deliveries of {result.num_samples:,} samples in {epochs}, "
@@ -161,7 +162,7 @@ def _heat(result: Audit) -> Figure:
     shares = None if result.is_part else np.diff(borders) / result.num_samples
     says = "Heat map of the dataset, from first to last sample, over the epoch, from start to end; the rank "
     says += f"correlation of position and time is {result.rank_correlation:.2f}."
-    note = "Empty is good: no field has more or less than chance explains."
+    note = "An empty map is good: chance explains every field."
     return heat_figure(heat_map(result.heat, shares), note=note, time="time in the epoch", says=says)
 
 
@@ -173,9 +174,6 @@ def _variance(result: Audit, predicted: Mapping[int, float]) -> Figure:
     known = [size for size in sizes if size in predicted]
     if known:
         lines.append(Line("predicted", known, [predicted[size] for size in known], "other", has_dots=True))
-    lines.append(perfect_line(sizes))
-    x = size_axis("samples in a batch", sizes)
-    y = log_axis("VR", [*ratios, *(predicted[size] for size in known)], least=0.5, most=4.0)
     heads = ["Batch", "VR", *(["Predicted"] if known else []), "By chance"]
     rows = [
         [
@@ -186,31 +184,31 @@ def _variance(result: Audit, predicted: Mapping[int, float]) -> Figure:
         ]
         for size in sizes
     ]
-    here = sizes.index(result.batch) if result.batch in sizes else None
-    numbers = Numbers("VR by samples in a batch", heads, rows, here)
+    highlighted = sizes.index(result.batch) if result.batch in sizes else None
+    numbers = Numbers("VR by samples in a batch", heads, rows, highlighted)
     says = f"Curve of VR over batch sizes from {sizes[0]:,} to {sizes[-1]:,}: "
     says += f"{ratios[0]:.2f} for the smallest, {max(ratios):.2f} at most, {ratios[-1]:.2f} for the largest."
-    note = f"Variance of batches by {result.key}, against a perfect shuffle; the band is what chance does to that."
+    note = f"Variance of batches by {result.key}, against a perfect shuffle; the band is the range of chance."
     band = (sizes, [1.0 - error for error in errors], [1.0 + error for error in errors])
-    return curve_figure("How much batches vary", note, lines, x=x, y=y, band=band, says=says, numbers=numbers)
+    return variance_figure(note, lines, sizes, band=band, says=says, numbers=numbers)
 
 
 def _distinct(result: Audit) -> Figure:
     sizes = list(result.distinct)
-    found, expected = list(result.distinct.values()), [result.expected_distinct[size] for size in sizes]
+    counts, expected = list(result.distinct.values()), [result.expected_distinct[size] for size in sizes]
     what = "labels" if result.key == "labels" else "64ths of the dataset"
-    lines = [Line("this order", sizes, found, "data", has_dots=True), Line("perfect", sizes, expected, "perfect")]
-    x, y = size_axis("samples in a batch", sizes), plain_axis(f"different {what}", [*found, *expected])
+    lines = [Line("this order", sizes, counts, "data", has_dots=True), Line("perfect", sizes, expected, "perfect")]
+    x, y = size_axis("samples in a batch", sizes), plain_axis(f"different {what}", [*counts, *expected])
     rows = [[f"{size:,}", f"{result.distinct[size]:.1f}", f"{result.expected_distinct[size]:.1f}"] for size in sizes]
     numbers = Numbers(f"Different {what} in a batch", ["Batch", "Found", "Perfect"], rows)
-    says = f"Different {what} in a batch: {found[0]:.1f} in batches of {sizes[0]:,}, where a perfect shuffle has "
-    says += f"{expected[0]:.1f}; {found[-1]:.1f} in batches of {sizes[-1]:,}, where it has {expected[-1]:.1f}."
+    says = f"Different {what} in a batch: {counts[0]:.1f} in batches of {sizes[0]:,}, where a perfect shuffle has "
+    says += f"{expected[0]:.1f}; {counts[-1]:.1f} in batches of {sizes[-1]:,}, where it has {expected[-1]:.1f}."
     note = f"Different {what}, as many as in a perfect shuffle or fewer."
-    return curve_figure("What a batch holds", note, lines, x=x, y=y, says=says, numbers=numbers)
+    return curve_figure("Labels of a batch", note, lines, x=x, y=y, says=says, numbers=numbers)
 
 
 def _ends(result: Audit) -> Figure:
-    """Return the figure of how far the ends of an epoch are from the whole of it."""
+    """Draw the distance of the first and the last samples from the whole epoch."""
     start, end = result.start_distance, result.end_distance
     shares = sorted({*start, *end})
     lines = [
@@ -223,11 +221,43 @@ def _ends(result: Audit) -> Figure:
     rows = [[f"{at:.1%}", *(f"{side[at]:.3f}" if at in side else "" for side in (start, end))] for at in shares]
     heads = ["Share of the epoch", "The first", "The last"]
     numbers = Numbers("Distance of the first and the last samples from all", heads, rows)
-    said = [
+    texts = [
         f"the {name} {at:.1%} are {distance:.2f} apart from all"
         for name, side in (("first", start), ("last", end))
         for at, distance in (next(iter(side.items())), list(side.items())[-1])
     ]
-    says = f"Distance from all samples: {', '.join(said)}."
-    note = "Whether the first and last samples come from everywhere: 0 is alike, 1 is apart (Kolmogorov and Smirnov)."
+    says = f"Distance from all samples: {', '.join(texts)}."
+    note = "Distance of the first and last samples from all: 0 is alike, 1 is apart (Kolmogorov and Smirnov)."
     return curve_figure("Start and end of the epoch", note, lines, x=x, y=y, says=says, numbers=numbers)
+
+
+def comparison_picture(compared: Sequence[ComparedOrder], names: Sequence[str], *, about: str, lead: str) -> Drawing:
+    """Return the picture of orders by name; the last order is the window."""
+    short = [name.partition("(")[0] for name in names]
+    names = short if len(set(short)) == len(short) else names
+    kinds = [*(_KINDS[number % len(_KINDS)] for number in range(len(compared) - 1)), "data"]
+    rows = [[_compared_variance(compared, names, kinds), _compared_held(compared, names, kinds)]]
+    return sheet("Orders at equal memory", about=about, rows=rows, lead=lead)
+
+
+def _compared_variance(compared: Sequence[ComparedOrder], names: Sequence[str], kinds: Sequence[str]) -> Figure:
+    sizes = list(compared[0].audit.vr)
+    lines = [
+        Line(name, list(order.audit.vr), [max(ratio, 0.01) for ratio in order.audit.vr.values()], kind, has_dots=True)
+        for order, name, kind in zip(compared, names, kinds, strict=True)
+    ]
+    says = "; ".join(f"{line.name} has a VR of {line.ys[-1]:.2f} in batches of {sizes[-1]:,}" for line in lines) + "."
+    note = "Variance of batches by storage position, against a perfect shuffle."
+    return variance_figure(note, lines, sizes, says=says)
+
+
+def _compared_held(compared: Sequence[ComparedOrder], names: Sequence[str], kinds: Sequence[str]) -> Figure:
+    lines = [
+        Line(name, np.linspace(0, 100, len(order.held)).tolist(), order.held.tolist(), kind)
+        for order, name, kind in zip(compared, names, kinds, strict=True)
+    ]
+    x = plain_axis("% of the epoch", [100.0])
+    y = plain_axis("thousand samples", [value for line in lines for value in line.ys], unit=1e3)
+    says = "; ".join(f"{line.name} holds up to {max(line.ys):,.0f} samples" for line in lines) + "."
+    note = "Samples that were read and not yet delivered."
+    return curve_figure("Samples in memory", note, lines, x=x, y=y, says=says, has_legend=False)

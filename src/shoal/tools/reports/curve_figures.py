@@ -1,6 +1,6 @@
-"""Figures as data: curves over axes, with a title, a description for screen readers, and their numbers.
+"""Figures of curves over axes, with title, description for screen readers, and numbers.
 
-A figure is drawn once, as marks; a page and a picture show the same ones.
+A figure is drawn once as marks, for pages and pictures.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.tools.reports.marks import Dots, Drawing, Fill, Mark, Stroke, Text, text_width
 
-# A figure in these units is about as wide as a phone, so that its texts keep their size there.
+# A figure is about as wide as a phone, so that texts keep their size on a phone.
 WIDTH, HEIGHT = 360.0, 236.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 26.0, 40.0
 ACROSS, LOW = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM
@@ -21,17 +22,17 @@ _DASHED, _DOTTED = (6.0, 4.0), (1.5, 3.5)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of a figure, as a table of texts; ``here`` is the row to highlight."""
+    """The numbers of a figure as a table; the row ``highlighted`` stands out."""
 
     caption: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    here: int | None = None
+    highlighted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing with its title, a note on how to read it, and its numbers, if there are few."""
+    """A drawing with title, note, and a few numbers."""
 
     title: str
     note: str
@@ -42,10 +43,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve and its meaning: "data", "perfect" (a perfect shuffle), "other" for comparison, or a colour.
-
-    Drawn with dots if values are few, with an area if the axis is time.
-    """
+    """A curve and its kind: "data", "perfect" (a perfect shuffle), "other" for comparison, or a colour."""
 
     name: str
     xs: Sequence[float]
@@ -61,13 +59,13 @@ class Line:
 
     @property
     def dash(self) -> tuple[float, ...]:
-        """Dash pattern, so that no meaning depends on colour alone."""
+        """Dash pattern: no meaning depends on colour alone."""
         return {"perfect": _DASHED, "other": _DOTTED}.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from ``low`` to ``high``, with texts at some values."""
+    """An axis from ``low`` to ``high`` with labelled values."""
 
     label: str
     low: float
@@ -76,20 +74,15 @@ class Axis:
     is_log: bool = False
 
     def share(self, value: float) -> float:
-        """Return the position of a value on the axis: 0 at the low end, 1 at the high end."""
+        """Return the position of a value on the axis, from 0 to 1."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 
-def perfect_line(sizes: Sequence[float]) -> Line:
-    """Return the VR of a perfect shuffle, which is 1 at all batch sizes."""
-    return Line("perfect", [sizes[0], sizes[-1]], [1.0, 1.0], "perfect")
-
-
 def log_axis(label: str, values: Sequence[float], *, least: float, most: float) -> Axis:
-    """Return a logarithmic axis that covers the values and ``least`` to ``most``."""
+    """Return a logarithmic axis over the values and ``least`` to ``most``."""
     low = min([least, *(value * 0.8 for value in values if value > 0)])
     high = max([most, *(value * 1.25 for value in values)])
     for steps in ((1, 2, 5), (1, 3), (1,)):
@@ -102,14 +95,14 @@ def log_axis(label: str, values: Sequence[float], *, least: float, most: float) 
 
 
 def size_axis(label: str, sizes: Sequence[int]) -> Axis:
-    """Return a logarithmic axis of batch sizes, with texts at some of them."""
+    """Return a logarithmic axis of batch sizes."""
     shown = sizes[:: math.ceil(len(sizes) / _MOST_TICKS)]
     ticks = [(float(size), f"{size:,}" if size < 10_000 else _short(size)) for size in shown]
     return Axis(label, sizes[0] * 0.85, sizes[-1] * 1.1, ticks, is_log=True)
 
 
 def plain_axis(label: str, values: Sequence[float], *, unit: float = 1.0) -> Axis:
-    """Return an axis from 0 that covers the values, with three to six round numbers of a unit."""
+    """Return an axis from 0 over the values, with three to six round numbers of a unit."""
     high = max([1e-12, *values]) / unit
     step = 10.0 ** math.floor(math.log10(high))
     step = next(step * times for times in (0.2, 0.5, 1.0, 2.0) if high / (step * times) <= 5.0)
@@ -130,10 +123,10 @@ def curve_figure(
     numbers: Numbers | None = None,
     has_legend: bool = True,
 ) -> Figure:
-    """Draw curves over two axes, with a legend if there are several, unless another figure has it.
+    """Draw curves over two axes, with a legend of several curves.
 
-    ``band`` is the range that chance allows, as x, low and high; ``mark`` a notable x and its name; ``says`` describes
-    the figure to screen readers.
+    ``band`` is the range of chance, as x, low and high; ``mark`` is a notable x and its name; ``says`` describes the
+    figure for screen readers.
     """
     rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
     marks: list[Mark] = [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
@@ -153,8 +146,16 @@ def curve_figure(
     return Figure(title, note, Drawing(WIDTH, HEIGHT, marks, says), numbers)
 
 
+def variance_figure(note: str, lines: Sequence[Line], sizes: Sequence[int], *, says: str, **more: Any) -> Figure:
+    """Draw VR over batch sizes, beside a perfect shuffle; ``more`` are arguments of `curve_figure`."""
+    x = size_axis("samples in a batch", sizes)
+    y = log_axis("VR", [value for line in lines for value in line.ys], least=0.5, most=4.0)
+    lines = [*lines, Line("perfect", [sizes[0], sizes[-1]], [1.0, 1.0], "perfect")]
+    return curve_figure("How much batches vary", note, lines, x=x, y=y, says=says, **more)
+
+
 def label_marks(x: Axis, y: Axis) -> list[Mark]:
-    """Return the texts of two axes."""
+    """Return the labels of two axes."""
     marks: list[Mark] = []
     for value, text in x.ticks:
         share = x.share(value)

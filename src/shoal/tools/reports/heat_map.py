@@ -1,8 +1,8 @@
-"""Heat maps of where samples come from over time, compared with a perfect shuffle.
+"""Heat maps of the origin of samples over time, compared with a perfect shuffle.
 
-A field of the map is lit if it has more or fewer samples than chance explains. The fields are so large that a perfect
-shuffle puts 25 samples or more into each: with fewer, even an empty field would be nothing unusual, and an order that
-leaves a third of the map empty would look perfect.
+A field of the map is coloured if it has more or fewer samples than chance explains. A perfect shuffle puts at least 25
+samples into each field: with fewer, an empty field would be usual, and an order that leaves a third of the map empty
+would look perfect.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from shoal.tools.reports.curve_figures import ACROSS, HEIGHT, LEFT, LOW, RIGHT, 
 from shoal.tools.reports.marks import Cells, Drawing, Mark, Stroke, Text
 
 _LEAST = 25.0  # samples of a perfect shuffle in a field
-_CLASSES = 3  # shades of more, and as many of less
+_CLASSES = 3  # shades of more, and shades of less
 _MOST_TIMES = 50
-_FALSE_FIELDS = 0.05  # fields per map that a perfect shuffle lights, on average
+_FALSE_FIELDS = 0.05  # coloured fields of a perfect shuffle, on average
 _SWATCH = 15.0
 
 
@@ -27,9 +27,9 @@ _SWATCH = 15.0
 class HeatMap:
     """A map divided into fields.
 
-    ``levels`` has the ratio to a perfect shuffle's count, in doublings from -3 to 3, 0 where chance explains it; shape
-    (num_times, num_sources). ``expected`` is the mean count of a field in a perfect shuffle; ``absent`` is True for
-    sources that never come and are not expected to, shape (num_sources,).
+    ``levels`` are ratios to a perfect shuffle in doublings, from -3 to 3, and 0 if chance explains the count; shape
+    (num_times, num_sources). ``expected`` is the mean count of a field in a perfect shuffle. ``absent`` is True for
+    sources that are not expected, shape (num_sources,).
     """
 
     levels: NDArray[np.int64]
@@ -38,19 +38,18 @@ class HeatMap:
 
     @property
     def words(self) -> str:
-        """Description of the map in words."""
+        """Description of the map."""
         more, less = int((self.levels > 0).sum()), int((self.levels < 0).sum())
-        said = f"Of {self.levels.size:,} fields, each about {self.expected:,.0f} samples in a perfect shuffle, "
-        said += f"{more:,} have more and {less:,} fewer than chance explains"
+        text = f"Of {self.levels.size:,} fields, each about {self.expected:,.0f} samples in a perfect shuffle, "
+        text += f"{more:,} have more and {less:,} fewer than chance explains"
         missing = float(self.absent.mean())
-        return said + (f"; {missing:.0%} of the dataset are not in this part." if missing else ".")
+        return text + (f"; {missing:.0%} of the dataset are not in this part." if missing else ".")
 
 
 def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None) -> HeatMap:
-    """Compare counts of shape (times, sources) with a perfect shuffle, in fields large enough for that.
+    """Compare counts of shape (times, sources) with a perfect shuffle, in large enough fields.
 
-    ``shares`` has the share of the dataset in each source, shape (sources,): one that never comes then has fewer
-    samples than in a perfect shuffle. Without it, each source is expected as often as it comes at all.
+    ``shares`` are the expected shares of the sources, shape (sources,); by default the actual shares.
     """
     counts = _in_fields(heat)
     total = max(1.0, float(counts.sum()))
@@ -58,20 +57,20 @@ def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None)
     absent = of_sources == 0.0
     if shares is not None:
         of_sources = shares.reshape(counts.shape[1], -1).sum(axis=1)
-        # Replacements for parts that never come should not look like an excess of all the others.
+        # Replacements for missing parts should not look like an excess of all other parts.
         of_sources[~absent] /= max(1e-12, float(of_sources[~absent].sum()))
         absent &= of_sources == 0.0
     usual = counts.sum(axis=1, keepdims=True, dtype=np.float64) * of_sources
     doublings = np.log2(np.maximum(counts, 0.05) / np.maximum(usual, 0.05))
     levels = np.rint(doublings).clip(-_CLASSES, _CLASSES).astype(np.int64)
-    # Standard deviations that few maps of perfect shuffles exceed in any of their fields.
+    # Few maps of perfect shuffles exceed so many standard deviations in any field.
     most_by_chance = NormalDist().inv_cdf(1.0 - _FALSE_FIELDS / counts.size / 2.0)
     levels[np.abs(counts - usual) <= most_by_chance * np.sqrt(usual)] = 0
     return HeatMap(levels, float(usual.mean()), absent)
 
 
 def heat_figure(heat: HeatMap, *, note: str, time: str, says: str) -> Figure:
-    """Draw a map whose shades are half, a quarter and an eighth, or 2, 4 and 8 times, a perfect shuffle's count."""
+    """Draw a map with shades for 1/8, 1/4, 1/2, 2, 4 and 8 times the count of a perfect shuffle."""
     levels = heat.levels
     wide, high = ACROSS / levels.shape[0], (LOW - TOP) / levels.shape[1]
     marks: list[Mark] = []
@@ -114,7 +113,7 @@ def _shade(level: int) -> tuple[str, float]:
 
 
 def _in_fields(heat: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sum the counts over as many fields as are large enough, as nearly square as that allows."""
+    """Sum the counts over as many large enough fields as possible, nearly square."""
     times, sources = heat.shape
     most = max(1.0, float(heat.sum()) / _LEAST)
     shapes = [
@@ -124,8 +123,8 @@ def _in_fields(heat: NDArray[np.int64]) -> NDArray[np.int64]:
         if not times % across and not sources % up and across * up <= most
     ]
     across, up = max(shapes, key=lambda shape: (shape[0] * shape[1], -abs(shape[0] - shape[1])))
-    found: NDArray[np.int64] = heat.reshape(across, times // across, up, sources // up).sum(axis=(1, 3))
-    return found
+    counts: NDArray[np.int64] = heat.reshape(across, times // across, up, sources // up).sum(axis=(1, 3))
+    return counts
 
 
 def _runs(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:

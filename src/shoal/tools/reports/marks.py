@@ -1,4 +1,4 @@
-"""Drawings as lists of marks, in the colours of one palette, independent of their later form as a page or a picture.
+"""Drawings as lists of marks in the colours of one palette, for pages and pictures.
 
 Coordinates count from the upper left corner.
 """
@@ -26,9 +26,9 @@ LIGHT: Mapping[str, str] = {
 }
 """Colours by meaning.
 
-Blue is measured or planned, green a perfect shuffle, red likely to do harm; orange is more than a perfect shuffle has,
-violet is less. They stay distinct for people who do not see red or green, and no meaning depends on colour alone:
-lines differ in their dashes, grades are words, and maps have a legend.
+Blue is measured or planned, green a perfect shuffle, red harmful; orange is more than in a perfect shuffle, violet
+less. They stay distinct for colour-blind people, and no meaning depends on colour alone: lines have dashes, grades are
+words, and maps have a legend.
 """
 DARK: Mapping[str, str] = {
     "paper": "#14171a",
@@ -44,7 +44,7 @@ DARK: Mapping[str, str] = {
     "less": "#a797f7",
 }
 
-_LETTER = 0.56  # of the font size, for an average letter; a little more than most fonts take
+_LETTER = 0.56  # width of an average letter by font size; a little more than in most fonts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The area enclosed by points."""
+    """A filled area within points."""
 
     points: Sequence[Point]
     colour: str
@@ -77,7 +77,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Filled dots at points, or rings filled with the paper's colour."""
+    """Dots at points, or rings in the colour of the paper."""
 
     points: Sequence[Point]
     colour: str
@@ -87,9 +87,9 @@ class Dots:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text with its base line at ``y``; ``anchor`` says which part is at ``x``: "start", "middle" or "end".
+    """Text with its base line at ``y``, and its "start", "middle" or "end" (``anchor``) at ``x``.
 
-    ``most`` is the maximum width, met by smaller letters if need be. ``is_turned`` text reads upwards.
+    Letters shrink to the maximum width ``most``. ``is_turned`` text reads upwards.
     """
 
     x: float
@@ -108,7 +108,7 @@ Mark: TypeAlias = Stroke | Fill | Cells | Dots | Text
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Marks on paper of a given size, later ones above earlier ones; ``says`` is a description for screen readers."""
+    """Marks on paper, later marks above earlier marks; ``says`` is a description for screen readers."""
 
     width: float
     height: float

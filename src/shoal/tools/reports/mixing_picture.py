@@ -1,4 +1,4 @@
-"""The picture of how well several orders mix: origin of samples, variance of batches, and labels in a batch."""
+"""Draw the mixing of several orders: origin of samples, variance of batches, and labels in a batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from shoal.tools.reports.curve_figures import HEIGHT, WIDTH, Figure, Line, curve
 from shoal.tools.reports.marks import Cells, Drawing, Mark, Stroke, Text
 from shoal.tools.reports.sheet import sheet
 
-# By name, so that an order has the same colour in all pictures; grey for the order that does nothing.
+# An order has the same colour in all pictures; storage order is grey.
 _COLOURS = {"none": "soft", "buffer": "more", "window": "data", "perfect": "perfect"}
-_PANEL, _BELOW = 172.0, 26.0  # the plot of a dataset over an epoch, and room for the text below it
+_PANEL, _BELOW = 172.0, 26.0  # the plot of a dataset over an epoch, and its text
 _DOTS, _DOT = 4000, 1.3  # a million points take no more ink than a few thousand
 _NAMES, _BAR, _STEP = 62.0, 30.0, 46.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredOrder:
-    """One order in the picture, which its name ("none", "buffer", "window" or "perfect") gives a colour.
+    """One order in the picture, named "none", "buffer", "window" or "perfect".
 
-    ``detail`` is a few words below the name, ``ids`` the samples of one epoch in the order of delivery, shape (N,).
-    ``distinct`` counts the labels in a batch; ``correlation`` is that of the positions in storage and in the epoch.
+    ``detail`` is a text below the name, ``ids`` are the samples of one epoch in the order of delivery, shape (N,).
+    ``distinct`` counts the labels in a batch; ``correlation`` relates the positions in storage and in the epoch.
     """
 
     name: str
@@ -41,18 +41,11 @@ class MeasuredOrder:
 
 
 def mixing_picture(
-    orders: Sequence[MeasuredOrder],
-    *,
-    title: str,
-    subtitle: str,
-    label: str,
-    batch: int,
-    expected_distinct: float,
+    orders: Sequence[MeasuredOrder], *, title: str, subtitle: str, label: str, batch: int, expected_distinct: float
 ) -> Drawing:
-    """Draw the origin of each order's samples, the variance of its batches, and the labels they hold.
+    """Draw the origin of samples, the variance of batches, and the labels in a batch, for up to four orders.
 
-    There may be up to four orders; one called "perfect" is the reference. ``label`` is the plural noun for the labels
-    of samples, counted in batches of ``batch`` samples, of which a perfect shuffle has ``expected_distinct``.
+    ``label`` is the plural noun for labels; a batch of a perfect shuffle has ``expected_distinct``.
     """
     below = [_variance(orders), _distinct(orders, label, batch, expected_distinct)]
     panels = [_panel(order, first=number == 0) for number, order in enumerate(orders)]
@@ -60,7 +53,7 @@ def mixing_picture(
 
 
 def _panel(order: MeasuredOrder, *, first: bool) -> Figure:
-    """Plot source position against output position: storage order is a diagonal, a perfect shuffle an even mist."""
+    """Plot storage position over delivery: storage order is a diagonal, a perfect shuffle an even mist."""
     num_samples = len(order.ids)
     shown = np.arange(0, num_samples, max(1, num_samples // _DOTS))
     across = shown / num_samples * (_PANEL - _DOT)
@@ -99,7 +92,7 @@ def _variance(orders: Sequence[MeasuredOrder]) -> Figure:
 
 
 def _distinct(orders: Sequence[MeasuredOrder], label: str, batch: int, expected_distinct: float) -> Figure:
-    """Draw the labels per batch as bars, with a perfect shuffle's as reference."""
+    """Draw the labels per batch as bars, beside a perfect shuffle."""
     shown = [order for order in orders if order.name != "perfect"]
     unit = (WIDTH - _NAMES - 20.0) / max(expected_distinct, *(order.distinct for order in shown))
     marks: list[Mark] = []

@@ -1,4 +1,4 @@
-"""A mixture as a page and as a picture: its composition over the run, visits of each sample, and batches."""
+"""Draw a mixture as a page and as a picture: composition over the run, visits, and batches."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from shoal.tools.reports.curve_figures import (
     Figure,
     Line,
     curve_figure,
-    log_axis,
-    perfect_line,
     plain_axis,
-    size_axis,
+    variance_figure,
 )
 from shoal.tools.reports.marks import Dots, Drawing, Fill, Mark, Stroke, Text
 from shoal.tools.reports.page_document import document, figures, section, table
 from shoal.tools.reports.sheet import sheet
 
-# Green is a perfect shuffle in all figures. The second six are paler.
+# Without green, the colour of a perfect shuffle. Six more sources are paler.
 _COLOURS = ("data", "more", "less", "fair", "bad", "soft")
 _MOST_SOURCES = 2 * len(_COLOURS)
 _WIDE = 2 * WIDTH + 30.0
@@ -39,12 +37,12 @@ _LINE = 16.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixtureFigures:
-    """The numbers that the figures of a mixture show.
+    """The numbers of the figures of a mixture.
 
-    ``edges`` are positions, ascending; ``counts`` those of each source before them, shape (edges, sources), of sources
-    with ``sizes`` samples. ``changes`` are positions and ramps, ``exhausted`` the position after which a source has
-    come once, by name. ``steps`` are those before each edge, each a ``unit``. ``shares`` are those of the sources
-    between edges, shape (edges - 1, sources), among ``parts``. ``vr`` is predicted by batch size.
+    ``edges`` are ascending positions; ``counts`` are the samples of each source before an edge, shape (edges, sources);
+    sources have ``sizes`` samples. ``changes`` are positions and ramps; ``exhausted`` is the end of the first round of
+    a source, by name. ``steps`` before each edge are named by ``unit``. ``shares`` are the shares of sources between
+    edges among ``parts``, shape (edges - 1, sources). ``vr`` is predicted by batch size.
     """
 
     names: Sequence[str]
@@ -65,40 +63,42 @@ class MixtureFigures:
 
 
 def mixture_page(
-    drawn: MixtureFigures, tables: Sequence[str], *, title: str, about: str, call: str, lead: str, made_by: str
+    drawn: MixtureFigures,
+    rows: Sequence[Mapping[str, str]],
+    *,
+    title: str,
+    about: str,
+    call: str,
+    lead: str,
+    made_by: str,
 ) -> str:
-    """Return the page of a mixture as self-contained HTML; ``tables`` go below the figures."""
+    """Return the page of a mixture as self-contained HTML; ``rows`` are facts about the sources."""
     wide, *small = _figures(drawn)
-    body = [section("Composition", figures([wide])), section("Repeats and batches", figures(small), *tables)]
+    sources = table("The sources", list(rows[0]), [list(row.values()) for row in rows])
+    body = [section("Composition", figures([wide])), section("Repeats and batches", figures(small), sources)]
     return document(title=title, lead=lead, about=about, call=call, body=body, made_by=made_by)
 
 
 def mixture_picture(drawn: MixtureFigures, *, title: str, about: str, lead: str) -> Drawing:
-    """Return the figures as one drawing, for `shoal.tools.reports.rendering.rendered`."""
+    """Return the figures as one drawing."""
     wide, *small = _figures(drawn)
     return sheet(title, about=about, rows=[[wide], small], lead=lead)
 
 
-def source_table(rows: Sequence[Mapping[str, str]], caption: str) -> str:
-    """Return rows of texts as a table of a page."""
-    return table(caption, list(rows[0]), [list(row.values()) for row in rows])
-
-
 def _figures(drawn: MixtureFigures) -> list[Figure]:
     kept = _largest(drawn)
-    small = [_visits(drawn, kept)]
-    return [_composition(drawn, kept), *small, *([_variance(drawn)] if drawn.vr else [])]
+    return [_composition(drawn, kept), _visits(drawn, kept), *([_variance(drawn)] if drawn.vr else [])]
 
 
 def _largest(drawn: MixtureFigures) -> list[int]:
-    """Return the sources that are drawn by name, in the order of the file: all, or those that come most."""
+    """Return the sources with the most samples, in the order of the file; the others are drawn together."""
     order = np.argsort(-(drawn.counts[-1] - drawn.counts[0]), kind="stable")
     most = _MOST_SOURCES if len(drawn.names) <= _MOST_SOURCES else _MOST_SOURCES - 1
     return sorted(order[:most].tolist())
 
 
 def _composition(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
-    """Draw the share of each source over the run as stacked areas, the first source at the bottom."""
+    """Draw the share of each source over the run as stacked areas, from the bottom up."""
     parts = drawn.shares
     shares = [parts[:, number] for number in kept]
     names = [drawn.names[number] for number in kept]
@@ -122,19 +122,19 @@ def _composition(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
             rings.append(Dots([(x, low - middle * (low - TOP))], "ink", 4.0, are_rings=True))
         below = above
     for at, ramp in drawn.changes:
-        ends = [each for each in dict.fromkeys((at, at + ramp)) if first < each < last]
-        lines = [[(x := LEFT + place * (right - LEFT), TOP), (x, low)] for place in _along(drawn, ends)]
+        ends = [end for end in dict.fromkeys((at, at + ramp)) if first < end < last]
+        lines = [[(x := LEFT + share * (right - LEFT), TOP), (x, low)] for share in _along(drawn, ends)]
         marks += [Stroke([line], "ink", 1.0, (4.0, 3.0)) for line in lines]
     marks += [*rings, *_frame(drawn, low, right), *_names(drawn, names, right)]
-    said = ", ".join(f"{name} {share[0]:.0%} to {share[-1]:.0%}" for name, share in zip(names, shares, strict=True))
+    texts = ", ".join(f"{name} {share[0]:.0%} to {share[-1]:.0%}" for name, share in zip(names, shares, strict=True))
     note = f"Share of each source among the {drawn.parts} of the run."
     note += " A ring: every sample of the source has come once." if rings else ""
     note += " Dashed: weights change (a second line ends a ramp)." if drawn.changes else ""
-    return Figure("What the run is made of", note, Drawing(_WIDE, _HIGH, marks, f"Stacked areas: {said}."))
+    return Figure("Composition of the run", note, Drawing(_WIDE, _HIGH, marks, f"Stacked areas: {texts}."))
 
 
 def _along(drawn: MixtureFigures, positions: Sequence[int] | NDArray[np.int64]) -> list[float]:
-    """Return where positions lie along the run, from 0 to 1."""
+    """Return positions as shares of the run, from 0 to 1."""
     first, last = float(drawn.steps[0]), float(drawn.steps[-1])
     return [(drawn.step_at(position) - first) / (last - first) for position in positions]
 
@@ -142,7 +142,7 @@ def _along(drawn: MixtureFigures, positions: Sequence[int] | NDArray[np.int64]) 
 def _band(
     xs: Sequence[float], below: NDArray[np.float64], above: NDArray[np.float64], low: float
 ) -> list[tuple[float, float]]:
-    """Return the outline of a band that is constant between edges."""
+    """Return the outline of a band with constant height between edges."""
     top, bottom = [], []
     for number, (left, right) in enumerate(itertools.pairwise(xs)):
         top += [(x, low - float(above[number]) * (low - TOP)) for x in (left, right)]
@@ -165,20 +165,20 @@ def _frame(drawn: MixtureFigures, low: float, right: float) -> list[Mark]:
 
 
 def _names(drawn: MixtureFigures, names: Sequence[str], right: float) -> list[Mark]:
-    """Return the legend: the sources from the top down, as in the areas, and when each has come once."""
+    """Return the legend from the top down: sources, and the steps where they have come once."""
     marks: list[Mark] = []
     for number, name in enumerate(reversed(names)):
         down = TOP + 4 + _LINE * number
         at = drawn.exhausted.get(name)
-        said = "" if at is None or at > drawn.edges[-1] else f"  once at {math.ceil(drawn.step_at(at)):,}"
+        text = "" if at is None or at > drawn.edges[-1] else f"  once at {math.ceil(drawn.step_at(at)):,}"
         corners = [(right + 14, down), (right + 26, down), (right + 26, down + 11), (right + 14, down + 11)]
         marks.append(Fill(corners, *_shade(len(names) - 1 - number)))
-        marks.append(Text(right + 32, down + 10, f"{name}{said}", "ink", most=_NAMES - 34))
+        marks.append(Text(right + 32, down + 10, f"{name}{text}", "ink", most=_NAMES - 34))
     return marks
 
 
 def _visits(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
-    """Draw how often each sample has come so far."""
+    """Draw the visits of each sample over the run."""
     xs = drawn.steps.tolist()
     lines = []
     for number, colour in zip(kept, _COLOURS, strict=False):
@@ -199,14 +199,9 @@ def _visits(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
 
 def _variance(drawn: MixtureFigures) -> Figure:
     sizes, ratios = list(drawn.vr), list(drawn.vr.values())
-    return curve_figure(
-        "How much batches vary",
-        "Within the sources, against perfect shuffles of them (VR).",
-        [Line("predicted", sizes, ratios, "data", has_dots=True), perfect_line(sizes)],
-        x=size_axis("samples in a batch", sizes),
-        y=log_axis("VR", ratios, least=0.5, most=4.0),
-        says=f"Curve of the predicted VR: {ratios[0]:.2f} at {sizes[0]:,}, {ratios[-1]:.2f} at {sizes[-1]:,} samples.",
-    )
+    lines = [Line("predicted", sizes, ratios, "data", has_dots=True)]
+    says = f"Curve of the predicted VR: {ratios[0]:.2f} at {sizes[0]:,}, {ratios[-1]:.2f} at {sizes[-1]:,} samples."
+    return variance_figure("Within sources, against perfect shuffles (VR).", lines, sizes, says=says)
 
 
 def _shade(number: int) -> tuple[str, float]:

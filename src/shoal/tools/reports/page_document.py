@@ -1,7 +1,6 @@
-"""The page around figures and tables: headings, text, tables with captions, and one style for light and dark.
+"""Write HTML pages with text, figures and tables, in light and dark.
 
-Everything that comes from data or arguments is escaped here. A page refers to no other address, and a policy in its
-head forbids the browser to load any.
+Texts from data and arguments are escaped. A page has no other address, and its policy forbids the browser to load any.
 """
 
 from __future__ import annotations
@@ -88,9 +87,8 @@ def document(
 ) -> str:
     """Return a whole page with the given sections.
 
-    ``lead`` is its message in a sentence or two, ``about`` a line on its data, ``call`` the code that it is about,
-    ``headline`` a grade ("good", "fair", "poor" or "unknown") and the line in its colour, and ``made_by`` the command
-    that makes the page again.
+    ``lead`` is its message, ``about`` a line on its data, ``call`` its code, ``headline`` a grade ("good", "fair",
+    "poor" or "unknown") and a line in its colour, ``made_by`` the command that writes the page.
     """
     return "\n".join(
         [
@@ -121,7 +119,7 @@ def document(
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a heading and the parts below it; the heading labels the region for navigation by regions."""
+    """Return a heading and its parts, as a region that the heading labels."""
     name = _identifier(title)
     opened = f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(title)}</h2>'
     return "\n".join([opened, *parts, "</section>"])
@@ -137,20 +135,20 @@ def paragraph(text: str, *, kind: str = "") -> str:
 
 
 def weighed(items: Sequence[tuple[str, bool, Sequence[tuple[str, str]]]]) -> str:
-    """Return a list of findings: name, whether it is bad, and labelled texts; words repeat what colours say."""
+    """Return a list of findings: name, True if bad, and labelled texts."""
     lines = []
     for name, is_bad, texts in items:
         side, sign = ("bad-side", "bad") if is_bad else ("", "soft")
-        said = "".join(
+        body = "".join(
             f'<p>{f"""<span class="soft">{escape(label)}:</span> """ if label else ""}{escape(text)}</p>'
             for label, text in texts
         )
-        lines.append(f'<li class="{side}"><h3 class="{sign}">{escape(name)}</h3>{said}</li>')
+        lines.append(f'<li class="{side}"><h3 class="{sign}">{escape(name)}</h3>{body}</li>')
     return '<ul class="findings">\n' + "\n".join([*lines, "</ul>"])
 
 
 def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
-    """Return cards, side by side if there is room: a heading, a soft text beside it, and paragraphs as HTML."""
+    """Return cards: heading, soft text, and paragraphs as HTML."""
     lines = [
         f'<li><h3>{escape(name)} <span class="soft">{escape(beside)}</span></h3>' + "".join(parts) + "</li>"
         for name, beside, parts in items
@@ -159,7 +157,7 @@ def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
 
 
 def figures(drawn: Sequence[Figure]) -> str:
-    """Return figures, side by side if there is room."""
+    """Return figures, side by side on a wide screen."""
     return '<div class="figures">\n' + "\n".join([*map(_figure, drawn), "</div>"])
 
 
@@ -167,7 +165,9 @@ def _figure(figure: Figure) -> str:
     name = f"figure-{_identifier(figure.title)}"
     after = ""
     if (numbers := figure.numbers) is not None:
-        after = fold("The numbers", table(numbers.caption, numbers.heads, numbers.rows, here=numbers.here))
+        after = fold(
+            "The numbers", table(numbers.caption, numbers.heads, numbers.rows, highlighted=numbers.highlighted)
+        )
     head = f'<h3 id="{name}">{escape(figure.title)}</h3><p>{escape(figure.note)}</p>'
     opened = f'<figure aria-labelledby="{name}">\n<figcaption>{head}</figcaption>'
     return "\n".join([opened, svg_of(figure.drawing), after, "</figure>"])
@@ -180,20 +180,20 @@ def facts(pairs: Mapping[str, str]) -> str:
 
 
 def fold(title: str, content: str) -> str:
-    """Return content that is hidden until it is opened, which the keyboard can do too."""
+    """Return content that opens on request, also by keyboard."""
     return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
-def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, here: int | None = None) -> str:
-    """Return a table whose first column names its rows, in a region that scrolls on its own if it is too wide.
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, highlighted: int | None = None) -> str:
+    """Return a table whose first column names its rows, in a scrollable region named by ``caption``.
 
-    ``caption`` also names the region, which the keyboard can reach and scroll; ``here`` is the row to highlight.
+    The keyboard can reach and scroll the region. The row ``highlighted`` stands out.
     """
     head = "".join(
         f'<th scope="col" class="{"number" if at else "words"}">{escape(text)}</th>' for at, text in enumerate(heads)
     )
     lines = [
-        ('<tr class="here">' if number == here else "<tr>")
+        ('<tr class="here">' if number == highlighted else "<tr>")
         + f'<th scope="row" class="words">{escape(name)}</th>'
         + "".join(f"<td>{escape(text)}</td>" for text in texts)
         + "</tr>"

@@ -1,8 +1,7 @@
-"""Drawings rendered: as SVG within pages, and as SVG, PNG and PDF files.
+"""Render drawings as SVG within pages, and as SVG, PNG and PDF files.
 
-SVG is written here, without a plotting library, whose drawings have fixed colours and texts as outlines: they neither
-turn dark with the page nor can be read aloud, and are ten times as large. PNG and PDF need matplotlib (the extra
-``report``).
+SVG is written without a plotting library: its drawings are ten times as large, cannot turn dark with the page, and have
+texts that cannot be read aloud. PNG and PDF need matplotlib (the extra ``report``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ svg text{{font:11px {_FONT}}}
 svg .bold{{font-weight:600}}
 svg .line{{fill:none;stroke-linejoin:round;stroke-linecap:round}}
 """ + "".join(f"svg .f-{name}{{fill:var(--{name})}}svg .s-{name}{{stroke:var(--{name})}}\n" for name in LIGHT)
-"""CSS rules for drawings, for the style of a page."""
+"""CSS rules of drawings."""
 
 
 def as_css(colours: Mapping[str, str]) -> str:
@@ -35,7 +34,7 @@ def as_css(colours: Mapping[str, str]) -> str:
 
 
 def svg_of(drawing: Drawing, *, attributes: str = "", below: str = "") -> str:
-    """Return the element ``svg``, for use within a page whose style sets the colours; ``below`` comes before marks."""
+    """Return the element ``svg`` for a page with `STYLE`; ``below`` comes before the marks."""
     box = f"0 0 {drawing.width:.0f} {drawing.height:.0f}"
     opened = f'<svg{attributes} viewBox="{box}" role="img" aria-label="{escape(drawing.says)}">{below}'
     return "\n".join([opened, *(line for mark in drawing.marks for line in _elements(mark)), "</svg>"])
@@ -51,7 +50,7 @@ def _elements(mark: Mark) -> Iterator[str]:
     match mark:
         case Stroke():
             path = "".join(f"M{' '.join(f'{x:.1f},{y:.1f}' for x, y in line)}" for line in mark.lines)
-            dash = f' stroke-dasharray="{" ".join(f"{each:g}" for each in mark.dash)}"' if mark.dash else ""
+            dash = f' stroke-dasharray="{" ".join(f"{length:g}" for length in mark.dash)}"' if mark.dash else ""
             yield f'<path class="line s-{mark.colour}" stroke-width="{mark.width:g}"{dash} d="{path}"/>'
         case Fill():
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
@@ -61,7 +60,7 @@ def _elements(mark: Mark) -> Iterator[str]:
                 f"M{left:.1f} {top:.1f}h{wide:.1f}v{high:.1f}h{-wide:.1f}z" for left, top, wide, high in mark.boxes
             )
             if path:
-                # Edges that are antialiased separately leave seams between cells that touch.
+                # Antialiased edges leave seams between cells.
                 crisp = ' shape-rendering="crispEdges"'
                 yield f'<path class="f-{mark.colour}"{_opacity(mark.opacity)}{crisp} d="{path}"/>'
         case Dots():
@@ -78,7 +77,7 @@ def _text(mark: Text) -> str:
     size = "" if mark.size == 11.0 else f' style="font-size:{mark.size:g}px"'
     anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
     turned = f' transform="rotate(-90 {mark.x:.0f} {mark.y:.0f})"' if mark.is_turned else ""
-    # The width of a font is unknown here: a text that may be too wide gets the width that is estimated, within bounds.
+    # The font is unknown: a text that may be too wide gets its estimated width, within bounds.
     width = text_width(mark.text, mark.size, is_bold=mark.is_bold)
     is_tight = mark.most and 1.2 * width > mark.most
     fitted = f' textLength="{min(mark.most, width):.0f}" lengthAdjust="spacingAndGlyphs"' if is_tight else ""
@@ -93,7 +92,7 @@ def _opacity(opacity: float) -> str:
 
 
 def has_matplotlib() -> bool:
-    """Return True if pictures other than SVG can be drawn here."""
+    """Return True if matplotlib is installed, for pictures other than SVG."""
     try:
         import matplotlib.figure  # noqa: F401, PLC0415
     except ImportError:
@@ -104,10 +103,7 @@ def has_matplotlib() -> bool:
 def rendered(drawing: Drawing, suffix: str) -> bytes:
     """Render a drawing as a file, in light colours; PNG is 1200 pixels wide. Equal drawings give equal bytes.
 
-    Raises
-    ------
-    UsageError
-        The suffix is not in `PICTURES`, or matplotlib is needed and not installed.
+    Raises `UsageError` if the suffix is not in `PICTURES`, or if matplotlib is needed and not installed.
     """
     if suffix == ".svg":
         return _svg_file(drawing).encode("utf-8", errors="backslashreplace")
@@ -115,7 +111,7 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
         raise UsageError(f"pictures are {', '.join(PICTURES)}; got {suffix!r}")
     try:
         from matplotlib import rc_context  # noqa: PLC0415
-        from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot, which keeps figures and needs a screen
+        from matplotlib.figure import Figure  # noqa: PLC0415  # pyplot keeps figures and needs a screen
     except ImportError as error:
         msg = f"a picture as {suffix} needs matplotlib, which is not installed"
         raise UsageError(msg, hint=f"{pip_install('report')}, or write it as .svg") from error
@@ -130,7 +126,7 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
         for layer, mark in enumerate(drawing.marks):
             _draw(axes, mark, points, layer)
         file = io.BytesIO()
-        # No date and no version in the file: equal numbers give equal bytes.
+        # Without date and version, equal drawings give equal bytes.
         more: dict[str, Any] = {"metadata": {"CreationDate": None}}
         if suffix == ".png":
             more = {"metadata": {"Software": None}, "pil_kwargs": {"optimize": True}}
@@ -139,12 +135,12 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
 
 
 def _draw(axes: Any, mark: Mark, points: float, layer: int) -> None:
-    """Draw one mark with matplotlib, above those of lower layers."""
+    """Draw one mark with matplotlib, above lower layers."""
     colour = LIGHT[mark.colour]
     match mark:
         case Stroke():
             # matplotlib measures dashes in line widths.
-            style: Any = (0, tuple(each / mark.width for each in mark.dash)) if mark.dash else "-"
+            style: Any = (0, tuple(length / mark.width for length in mark.dash)) if mark.dash else "-"
             for line in mark.lines:
                 xs, ys = zip(*line, strict=True)
                 width = mark.width * points
@@ -172,7 +168,7 @@ def _draw_cells(axes: Any, mark: Cells, colour: str, layer: int) -> None:
         for left, top, wide, high in mark.boxes
     ]
     if corners:
-        # Edges that are antialiased separately leave seams between cells that touch.
+        # Antialiased edges leave seams between cells.
         cells = PolyCollection(corners, facecolors=colour, alpha=mark.opacity, linewidths=0, antialiaseds=False)
         cells.set_zorder(layer)
         axes.add_collection(cells, autolim=False)

@@ -1,4 +1,4 @@
-"""A report as one drawing: title and headline, the figures side by side, and notes below."""
+"""Lay out a report as one drawing: title, headline, figures side by side, and notes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def sheet(
     lead: str = "",
     notes: Sequence[tuple[str, bool, str]] = (),
 ) -> Drawing:
-    """Lay out a whole report: ``rows`` of figures side by side, then the paragraph ``lead`` and the notes.
+    """Lay out a report: ``rows`` of figures side by side, then the paragraph ``lead`` and the notes.
 
-    ``headline`` is a grade ("good", "fair", "poor" or "unknown") and the line in its colour; a note has a name, says
-    whether it is bad, and has a text.
+    ``headline`` is a grade ("good", "fair", "poor" or "unknown") and a line in its colour; a note has a name, True if
+    bad, and a text.
     """
     most = 2 * WIDTH + _GAP
     marks: list[Mark] = [Text(_MARGIN, 32, title, "ink", size=_TITLE, is_bold=True, most=most)]
@@ -55,8 +55,8 @@ def sheet(
         for line in _wrapped(text, most, _WORDS):
             marks.append(Text(_MARGIN, down + 12, line, "ink", most=most))
             down += _LINE
-    said = [f"{title}.", headline[1], lead, *(figure.drawing.says for row in rows for figure in row)]
-    return Drawing(most + 2 * _MARGIN, down + _MARGIN, marks, " ".join(filter(None, said)))
+    texts = [f"{title}.", headline[1], lead, *(figure.drawing.says for row in rows for figure in row)]
+    return Drawing(most + 2 * _MARGIN, down + _MARGIN, marks, " ".join(filter(None, texts)))
 
 
 def in_pairs(figures: Sequence[Figure]) -> list[Sequence[Figure]]:
@@ -65,7 +65,7 @@ def in_pairs(figures: Sequence[Figure]) -> list[Sequence[Figure]]:
 
 
 def _head(figure: Figure) -> tuple[list[Mark], float]:
-    """Return title and note of a figure, and their height."""
+    """Return the title and the note of a figure, and their height."""
     width = figure.drawing.width
     marks: list[Mark] = [Text(0, 16, figure.title, figure.colour, size=12.5, is_bold=True, most=width)]
     lines = _wrapped(figure.note, width, _NOTE)

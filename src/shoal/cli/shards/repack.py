@@ -1,4 +1,4 @@
-"""The `shoal repack` command: makes new shards of shards, in another format, of another size, or mixed."""
+"""The `shoal repack` command: write shards again in another format, of another size, or mixed."""
 
 from __future__ import annotations
 
@@ -45,52 +45,48 @@ from shoal.storage.store_of_url import options_of_sides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Without --mix, samples keep their order. The same command continues a run that was killed. rho says how alike "
-        "the samples of a chunk are (1: all of one kind), VR how much more the means of global batches will vary than "
-        "in a perfect shuffle, for `shuffle(window=...)` of the old shards and of the new ones. Without --mix, rho "
+        "Without --mix, samples keep their order. The same command continues a run that was killed. rho says how "
+        "alike the samples of a chunk are (1: all of one kind). VR predicts how much more the means of global batches "
+        "vary than in a perfect shuffle, for `shuffle(window=...)` of the old and the new shards. Without --mix, rho "
         "changes with the chunks alone."
     )
     add_source_arguments(parser)
-    parser.add_argument("destination", metavar="DST", help="a directory or URL that holds no shards yet")
-    text = f"format of the new shards: {format_names()} (default: as the old; tar for a folder of files)"
+    parser.add_argument("destination", metavar="DST", help="a directory or URL without shards")
+    text = f"format of the new shards: {format_names()} (default: the old format; tar for a folder of files)"
     parser.add_argument("--to", metavar="NAME", help=text)
     add_shard_arguments(
         parser,
-        shard_bytes="bytes that the samples of a new shard have in the old ones",
+        shard_bytes="bytes of the old samples in a new shard",
         columns="further columns of the index: a field, or a path into JSON",
-        on_error="a sample that is damaged, or that the format cannot hold,",
-        workers="one per processor; one below 256 MiB, and with --mix, since each would read a window",
+        on_error="a sample that is damaged, or that the format cannot hold",
+        workers="one per processor; one below 256 MiB or with --mix, where each reads a window",
     )
-    text = "decode fields by their suffix first: txt, cls, json, npy; images stay as they are"
+    text = "decode txt, cls, json and npy fields; images stay encoded"
     parser.add_argument("--decode", action="store_true", help=text)
     group = parser.add_argument_group("tokens")
-    text = "replace texts by their tokens; a tokenizer.json, as the tokenizers library saves it"
+    text = "replace texts by their tokens; FILE is a tokenizer.json of the tokenizers library"
     group.add_argument("--tokenize", metavar="FILE", help=text)
-    text = "field of the text (default: text)"
-    group.add_argument("--text-field", metavar="NAME", default="text", help=text)
+    group.add_argument("--text-field", metavar="NAME", default="text", help="field of the text (default: text)")
     mix = parser.add_argument_group("mixing")
-    mix.add_argument("--mix", action="store_true", help="mix the samples, in one pass and a window of --memory")
-    text = "seed of --mix, --oversample and --balance (default: 0)"
-    mix.add_argument("--seed", type=int, metavar="N", default=0, help=text)
+    mix.add_argument("--mix", action="store_true", help="mix the samples in one pass, in a window of --memory")
+    mix.add_argument("--seed", type=int, metavar="N", default=0, help="seed of all random choices (default: 0)")
     mix.add_argument("--memory", metavar="BYTES", default=str(MIX_MEMORY_BYTES), help="window of --mix (default: 1GiB)")
     text = "samples of a global batch, for the predicted VR (default: 256)"
     mix.add_argument("--global-batch", type=at_least_one, metavar="N", default=256, help=text)
-    text = "window of the shuffle to come, for the predicted VR (default: 512MiB)"
-    mix.add_argument("--window", metavar="BYTES", help=text)
+    mix.add_argument("--window", metavar="BYTES", help="window of a shuffle, for the predicted VR (default: 512MiB)")
     group = parser.add_argument_group("selection")
     add_dedup_argument(
         group,
-        key="samples of the same __key__, or key (read first; of tars, only the headers are)",
-        content="samples whose other fields are equal (all are read first)",
+        key="samples with the same __key__ or key (read first; of tars only the headers)",
+        content="samples with equal other fields (all are read first)",
     )
     add_repeat_arguments(group, columns="another column of the index of SOURCE")
-    planned = "the index is written by this machine; with --mix, every shard reads a window of its own"
-    add_engine_arguments(parser, planned=planned)
+    add_engine_arguments(parser, planned="this machine writes the index; with --mix, every shard reads its own window")
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Repack, and report what it gained."""
+    """Repack the source, and report the gain."""
     refuse_mixture(arguments)
     began_seconds = time.monotonic()
     engine = engine_of(arguments, label="repacking", unit="shards")
@@ -98,15 +94,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.window is not None:
         parse_bytes(arguments.window, "--window")
     check_apart(source_of(arguments), arguments.destination)
-    given = storage_options_of(arguments)
-    here, there = options_of_sides(source_of(arguments), arguments.destination, given)
-    if given and not here:
+    storage_options = storage_options_of(arguments)
+    sides = options_of_sides(source_of(arguments), arguments.destination, storage_options)
+    if storage_options and not sides[0]:
         arguments = argparse.Namespace(**{**vars(arguments), "storage_option": []})
     return repack_and_report(
         _opened(arguments),
         arguments.destination,
         request,
-        there,
+        sides[1],
         engine=engine,
         began_seconds=began_seconds,
         batch=arguments.global_batch,
@@ -127,9 +123,9 @@ def repack_and_report(
     window: str | None = None,
     as_json: bool,
 ) -> int:
-    """Repack what was opened, and report what it gained, for a global ``batch`` and a shuffle's ``window``."""
+    """Repack a dataset, and report the gain for a global ``batch`` and the ``window`` of a shuffle."""
     with Progress(label="repacking", unit="bytes") as progress:
-        made = repack_opened(
+        repacked = repack_opened(
             opened,
             destination,
             request,
@@ -137,33 +133,33 @@ def repack_and_report(
             progress=progress.show_bytes,
             engine=None if engine is None else engine.run,
         )
-    summary, found = made.summary, []
+    summary, gains = repacked.summary, []
     try:
-        found = mixedness(made.source, made.index, batch=batch, window=window)
-    except UsageError as error:  # the shards exist, whether or not their mixing can be predicted
+        gains = mixedness(repacked.source, repacked.index, batch=batch, window=window)
+    except UsageError as error:  # the shards exist even if their mixing cannot be predicted
         output.complain(f"note: no shuffle is predicted: {error.message}")
-    more = {"order": str(made.source), "num_renamed": summary.num_renamed, "num_looked_at": made.num_looked_at}
-    record = packed_record(made, more, elapsed_seconds=time.monotonic() - began_seconds, engine=engine)
+    more = {"order": str(repacked.source), "num_renamed": summary.num_renamed, "num_looked_at": repacked.num_looked_at}
+    record = packed_record(repacked, more, elapsed_seconds=time.monotonic() - began_seconds, engine=engine)
     if opened.left_out:
         record["left_out"] = dict(opened.left_out)
         counts = ", ".join(f"{count:,} x {printable(suffix)}" for suffix, count in opened.left_out.items())
-        output.complain(f"note: left out by their suffixes: {counts}; a glob names them")
+        output.complain(f"note: left out by their suffixes: {counts}; a glob includes them")
     if num_empty := opened.index.notes.get("empty_files", 0):
         output.complain(f"note: left out {counted(num_empty, 'empty file')}")
     if summary.num_renamed:
-        words = "came right behind another of the same key, which a tar would join: ~2 is added to its key"
+        words = "followed a sample with the same key, and a tar would join both: ~2 is added to its key"
         output.complain(f"note: {counted(summary.num_renamed, 'sample')} {words}")
     elif not as_json:
         del record["num_renamed"]
     if not as_json and (num_read := record.pop("num_looked_at")):
-        output.complain(f"note: {counted(num_read, 'sample')} were read first, to know all columns of the tables")
-    if made.classes:
-        record["classes"] = classes_record(made.classes)
-    if found:
-        record["mixedness"] = [asdict(one) for one in found]
-        if None in (found[0].rho_before, found[0].rho_after):
-            chunks = f"{counted(found[0].num_chunks_before, 'chunk')} before and {found[0].num_chunks_after} after"
-            output.complain(f"note: rho is known from {FEWEST_CHUNKS} chunks up; there are {chunks}")
+        output.complain(f"note: {counted(num_read, 'sample')} were read first, to find all columns of the tables")
+    if repacked.classes:
+        record["classes"] = classes_record(repacked.classes)
+    if gains:
+        record["mixedness"] = [asdict(gain) for gain in gains]
+        if None in (gains[0].rho_before, gains[0].rho_after):
+            chunks = f"{counted(gains[0].num_chunks_before, 'chunk')} before and {gains[0].num_chunks_after} after"
+            output.complain(f"note: rho needs {FEWEST_CHUNKS} chunks; there are {chunks}")
     emit_packed(record, summary.skipped, as_json=as_json)
     return 0
 
@@ -181,11 +177,11 @@ def _request(arguments: argparse.Namespace) -> RepackRequest:
 
 
 def _opened(arguments: argparse.Namespace) -> Opened:
-    """Open the input; if it is not of the format that --format names, the error tells it from --to."""
+    """Open the input; an error about the format of the input mentions --to."""
     try:
         return open_with_samples(arguments)
     except ShardError as error:
         if isinstance(arguments.format, str) and arguments.to is None:
-            meant = f"--format is that of the input; --to {arguments.format} makes shards of that format"
-            error.hint = f"{meant}; {error.hint}" if error.hint else meant
+            hint = f"--format is the format of the input; --to {arguments.format} writes shards of that format"
+            error.hint = f"{hint}; {error.hint}" if error.hint else hint
         raise

@@ -1,4 +1,4 @@
-"""Ids and keys of samples: read from the files that `shoal audit` gets, or from a dataset in storage order."""
+"""Read ids and keys of samples from files or from a dataset."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from shoal.stream.dataset_spec import DatasetSpec
 
 ID_SUFFIXES = (".npy", ".txt", ".csv", ".ids")
 KEY = "__key__"
-_PACKED_KEY = "key"  # for rows that `shoal pack` made from files
+_PACKED_KEY = "key"  # field of rows that `shoal pack` wrote
 
 
 def keyed_samples(arguments: argparse.Namespace) -> tuple[NDArray[Any], Index | None]:
-    """Return the key of each sample in storage order, from the file or dataset of ``--keys``, and a dataset's index."""
-    where: str = arguments.keys
-    if Path(where).suffix in ID_SUFFIXES:
-        return read_keys(where), None
-    opened = open_with_samples(argparse.Namespace(**{**vars(arguments), "source": [where]}))
+    """Return the key of each sample in storage order, and the index if ``--keys`` names a dataset."""
+    source: str = arguments.keys
+    if Path(source).suffix in ID_SUFFIXES:
+        return read_keys(source), None
+    opened = open_with_samples(argparse.Namespace(**{**vars(arguments), "source": [source]}))
     return np.array(list(keys_in_order(opened, label="reading keys"))), opened.index
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
-    """Yield the key of each sample by id; reads the dataset, unless names have them. Refuses samples without keys."""
+    """Yield the key of each sample by id; reads the samples unless their names are keys."""
     index = opened.index
     with Progress(total=index.num_samples, label=label) as progress:
         if isinstance(opened.format, Folder | Tar):
@@ -48,13 +48,13 @@ def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
             key = sample.get(KEY, sample.get(_PACKED_KEY))
             if not isinstance(key, str):
                 msg = f"samples of format {index.format} have no keys"
-                raise UsageError(msg, hint="their ids are numbers from 0 in storage order, which `shoal head` shows")
+                raise UsageError(msg, hint="their ids are numbers from 0 in storage order; `shoal head` shows them")
             yield key
             progress.advance()
 
 
 def read_ids(path: str) -> NDArray[Any]:
-    """Read sample numbers, from an array or from integers as text; refuse anything else."""
+    """Read sample ids from an array or from integers as text."""
     if Path(path).suffix == ".npy":
         return read_array(path)
     with Path(path).open(encoding="utf-8") as file:
@@ -62,11 +62,11 @@ def read_ids(path: str) -> NDArray[Any]:
             return np.array([int(word) for line in file for word in line.replace(",", " ").split()], dtype=np.int64)
         except (ValueError, OverflowError):
             msg = f"{path}: ids are integers, separated by blanks, commas or line ends"
-            raise UsageError(msg, hint="keys of samples need --keys, which says where their order is found") from None
+            raise UsageError(msg, hint="keys of samples need --keys, the file or dataset with all keys") from None
 
 
 def read_keys(path: str) -> NDArray[Any]:
-    """Read sample keys, from an array of texts or integers or from lines; refuse anything else."""
+    """Read sample keys from an array of texts or integers, or from lines."""
     if Path(path).suffix == ".npy":
         return read_array(path)
     try:
@@ -77,12 +77,12 @@ def read_keys(path: str) -> NDArray[Any]:
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """Return a numpy array, mapped and not read, since it may be larger than memory; refuse anything else."""
+    """Map a numpy array, which may be larger than memory."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):
         msg = f"{path}: this is not an array as numpy.save() writes it"
-        raise UsageError(msg, hint="object arrays are not read, since that would run code from the file") from None
+        raise UsageError(msg, hint="object arrays are not read, because that would run code of the file") from None
     if not isinstance(array, np.ndarray):  # an .npz archive
-        raise UsageError(f"{path}: one array is wanted, and this is an archive of several")
+        raise UsageError(f"{path}: this is an archive of several arrays; one array is needed")
     return array

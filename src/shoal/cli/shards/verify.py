@@ -1,4 +1,4 @@
-"""The `shoal verify` command: lists all damage with shard, byte and sample, or checks what a run delivered."""
+"""The `shoal verify` command: list all damage by shard, byte and sample, or check the deliveries of a run."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ _MOST_CERTIFICATE_BYTES = 16 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Exit code 0: all shards are as their index says; 1: some are not; 2: this could not be checked. Extents with "
-        "a checksum in the index are compared with it, others are parsed (`shoal index --checksum` adds checksums). "
-        "With --certificate no shard is read: what was delivered is compared with what the index says was due."
+        "Exit code 0: all shards match their index; 1: some do not; 2: the check was impossible. Extents with a "
+        "checksum in the index are compared with it, other extents are parsed (`shoal index --checksum` adds "
+        "checksums). --certificate reads no shard: it compares the delivered samples of a run with the index."
     )
     add_source_arguments(parser)
-    text = "decode each field of each sample as well, images included, and list the samples that do not decode"
+    text = "also decode all fields, images included, and list the samples that do not decode"
     parser.add_argument("--decode", action="store_true", help=text)
-    text = "decoder to use with --decode, such as audio, video or pilraw; may be repeated, implies --decode"
+    text = "decoder such as audio, video or pilraw; may be repeated; implies --decode"
     parser.add_argument("--decoder", metavar="NAME", action="append", default=[], help=text)
-    text = "JSON of ds.certificate(), which says what a run delivered; repeat it for the files of other ranks"
+    text = "JSON of ds.certificate(), the deliveries of a run; may be repeated for other ranks"
     parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=text)
-    text = "write the index again if all shards are sound and only the index is wrong"
-    parser.add_argument("--repair-index", action="store_true", help=text)
-    text = "file or URL where --repair-index writes the index (default: over the old one)"
-    parser.add_argument("--output", metavar="FILE", help=text)
-    text = "with --certificate of a run that packed documents: column of the index with the tokens of each "
-    text += "(default: num_tokens)"
+    parser.add_argument("--repair-index", action="store_true", help="write a new index if only the index is wrong")
+    parser.add_argument("--output", metavar="FILE", help="file or URL of the repaired index (default: the old index)")
+    text = "column of the index with the tokens of each document, for --certificate (default: num_tokens)"
     parser.add_argument("--lengths", metavar="COLUMN", default="num_tokens", help=text)
-    add_engine_arguments(parser, planned="the index is read, and damage is listed, by this one")
-    text = "directory or URL where a cluster leaves its parts of the report meanwhile (default: beside the shards)"
+    add_engine_arguments(parser, planned="this machine reads the index and lists the damage")
+    text = "directory or URL for partial reports of a cluster (default: beside the shards)"
     parser.add_argument("--parts", metavar="DIRECTORY", help=text)
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify, and show what is wrong; return 1 if anything is and stays so."""
+    """Verify, and show the damage; return 1 if damage remains."""
     if arguments.certificate:
         return _run_certificate(arguments)
     if names_mixture(arguments):
         return _run_mixture(arguments)
-    engine = _engine(arguments)
+    engine = engine_of(arguments, label="verifying", unit="units")
+    if engine is None and arguments.parts is not None:
+        msg = "--parts is for the partial reports of a cluster, and --engine local writes none"
+        raise UsageError(msg, hint="--engine spark or --engine ray")
     began_seconds = time.monotonic()
     opening = open_to_verify(
         source_of(arguments),
@@ -86,87 +86,70 @@ def run(arguments: argparse.Namespace) -> int:
     decodes = arguments.decode or bool(arguments.decoder)
     opening = opening.decoding(arguments.decoder if decodes else None)
     target = _repaired_index(arguments, opening)
-    found, ran = _verified(arguments, opening, engine)
-    record = _record(opening, found) | ran
+    report, facts = _verified(arguments, opening, engine)
+    record = _record(opening, report) | facts
     if decodes:
-        num_bad = sum(damage.kind == "undecodable" for damage in found.damages)
-        record |= {"num_decoded_samples": found.num_decoded, "num_undecodable_samples": num_bad}
-    damages = found.damages
-    if arguments.repair_index and (damages or found.num_touched):
+        num_bad = sum(damage.kind == "undecodable" for damage in report.damages)
+        record |= {"num_decoded_samples": report.num_decoded, "num_undecodable_samples": num_bad}
+    damages = report.damages
+    if arguments.repair_index and (damages or report.num_touched):
         with Progress(label="repairing", unit="bytes") as progress:
-            mended, left = repair_index(opening, found, output=target, progress=progress.show_bytes)
+            mended, left = repair_index(opening, report, output=target, progress=progress.show_bytes)
         record |= {"index_repaired": not left, "fingerprint": mended.fingerprint, "num_samples": mended.num_samples}
         if target is not None and not left:
             record["index"] = printable(target[0])
         damages = left
     record["elapsed_seconds"] = time.monotonic() - began_seconds
     if arguments.json:
-        output.emit(record | {"damages": [asdict(damage) for damage in found.damages]}, as_json=True)
+        output.emit(record | {"damages": [asdict(damage) for damage in report.damages]}, as_json=True)
     else:
-        _show(record, found.damages)
+        _show(record, report.damages)
     return 1 if damages else 0
 
 
 def _run_mixture(arguments: argparse.Namespace) -> int:
-    """Verify the datasets of a mixture file, one after the other; return 1 if any is damaged."""
-    given = {
+    """Verify each dataset of a mixture file; return 1 if one is damaged."""
+    options = {
         "--engine": arguments.engine != "local",
         "--parts": arguments.parts is not None,
         "--repair-index": arguments.repair_index,
         "--output": arguments.output is not None,
         "--index": arguments.index is not None,
     }
-    if wrong := [option for option, is_given in given.items() if is_given]:
+    if wrong := [option for option, is_given in options.items() if is_given]:
         msg = f"{printed(source_of(arguments))} is a mixture file, and {wrong[0]} is for one dataset"
         raise UsageError(msg, hint=f"leave it out, or call `shoal verify {wrong[0]}` for each source")
     began_seconds = time.monotonic()
     opened = open_mixture(arguments).stream.spec.opened
-    found: list[tuple[dict[str, Any], list[Damage]]] = []
+    reports: list[tuple[dict[str, Any], list[Damage]]] = []
     for name, part in zip(getattr(opened, "names", ()), opened.parts, strict=True):
         with Progress(label=f"verifying {printable(name)}", unit="bytes") as progress:
             report = check_shards(part, progress=progress.show_bytes)
-        record = {
-            "source": name,
-            "num_shards": part.index.num_shards,
-            "num_samples": part.index.num_samples,
-            "num_bytes": report.num_bytes,
-            "num_extents_by_checksum": report.num_by_checksum,
-            "num_extents_by_parsing": report.num_by_parsing,
-            "num_damages": len(report.damages),
-            "num_damaged_samples": report.num_damaged_samples,
-        }
-        found.append((record, report.damages))
-    _show_sources(found, time.monotonic() - began_seconds, as_json=arguments.json)
-    return 1 if any(damages for _, damages in found) else 0
+        counts = {"num_shards": part.index.num_shards, "num_samples": part.index.num_samples}
+        record = {"source": name, **counts, **_checked(report), **_damaged(report)}
+        reports.append((record, report.damages))
+    _show_sources(reports, time.monotonic() - began_seconds, as_json=arguments.json)
+    return 1 if any(damages for _, damages in reports) else 0
 
 
-def _show_sources(found: list[tuple[dict[str, Any], list[Damage]]], seconds: float, *, as_json: bool) -> None:
+def _show_sources(reports: list[tuple[dict[str, Any], list[Damage]]], seconds: float, *, as_json: bool) -> None:
     """Print a line for each source of a mixture, and its damages."""
     if as_json:
-        sources = [record | {"damages": [asdict(damage) for damage in damages]} for record, damages in found]
+        sources = [record | {"damages": [asdict(damage) for damage in damages]} for record, damages in reports]
         output.emit({"sources": sources, "elapsed_seconds": seconds}, as_json=True)
         return
-    output.say(output.format_table([record for record, _ in found]))
-    for record, damages in found:
+    output.say(output.format_table([record for record, _ in reports]))
+    for record, damages in reports:
         for damage in damages[:_MOST_SHOWN]:
             output.say(f"{printable(record['source'])}: {_line(damage)}")
         if len(damages) > _MOST_SHOWN:
             output.say(f"{printable(record['source'])}: {len(damages) - _MOST_SHOWN:,} more, which --json lists")
 
 
-def _engine(arguments: argparse.Namespace) -> Engine | None:
-    """Return the engine that was asked for; None for this machine."""
-    engine = engine_of(arguments, label="verifying", unit="units")
-    if engine is None and arguments.parts is not None:
-        msg = "--parts says where a cluster leaves its parts of the report, and --engine local has none"
-        raise UsageError(msg, hint="--engine spark or --engine ray")
-    return engine
-
-
 def _verified(
     arguments: argparse.Namespace, opening: Verification, engine: Engine | None
 ) -> tuple[VerifyReport, dict[str, Any]]:
-    """Verify here or on a cluster; return the report, and what is to be said of the cluster."""
+    """Verify on this machine or on a cluster; return the report, and facts about the cluster."""
     if engine is None:
         with Progress(label="verifying", unit="bytes") as progress:
             return verify(opening, progress=progress.show_bytes), {}
@@ -180,16 +163,16 @@ def _verified(
 
 
 def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tuple[str, Store] | None:
-    """Return where the repaired index goes, if not over the old one; refused before the work, not after it."""
+    """Return the path and store of the repaired index, if not over the old index; errors come before the work."""
     if arguments.output is None:
         if arguments.repair_index and opening.opened is None and arguments.index is None:
             index_output(arguments, opening.source, opening.format, opening.store)  # refuses a partial index
         return None
     if not arguments.repair_index:
-        msg = "--output says where --repair-index writes the index, which was not asked for"
+        msg = "--output names the file of --repair-index, which is not given"
         raise UsageError(msg, hint="leave out --output, or add --repair-index")
-    written = index_output(arguments, opening.source, opening.format, opening.store)
-    return written.path, written.store
+    target = index_output(arguments, opening.source, opening.format, opening.store)
+    return target.path, target.store
 
 
 def _run_certificate(arguments: argparse.Namespace) -> int:
@@ -197,37 +180,36 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     if arguments.engine != "local" or arguments.parts is not None:
         msg = "--certificate reads no shard, so there is nothing for --engine to do"
         raise UsageError(msg, hint="leave out --engine and --parts")
-    if arguments.decode or arguments.decoder:
-        raise UsageError("--decode reads the shards, and --certificate reads none", hint="one after the other")
-    if arguments.repair_index:
-        raise UsageError("--repair-index reads the shards, and --certificate reads none", hint="one after the other")
-    given = Certificate.from_dict(
+    decodes = arguments.decode or arguments.decoder
+    if option := "--decode" if decodes else "--repair-index" if arguments.repair_index else None:
+        raise UsageError(f"{option} reads the shards, and --certificate reads none", hint="run one after the other")
+    certificate = Certificate.from_dict(
         merge_certificates(
             read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
             for path in arguments.certificate
         )
     )
-    if chosen := [name for name in ("stored", "delivered") if name in given.order]:
-        msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
+    if chosen := [name for name in ("stored", "delivered") if name in certificate.order]:
+        msg = f"the certificate covers chosen samples ({', '.join(chosen)}), and only its script knows the choice"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
-    resolved = _due(arguments, given)
-    found = differences(given, resolved)
+    resolved = _due(arguments, certificate)
+    wrong = differences(certificate, resolved)
     record = {
         "num_samples": resolved.sample_index.num_samples,
-        "num_delivered": sum(part.proof.num_samples for part in given.epochs.values()),
-        "checksums": given.checksums,
-        "epochs": [{"epoch": epoch, **part.to_dict()} for epoch, part in sorted(given.epochs.items())],
-        "covered": covered(given, resolved),
-        "as_due": not found,
-        "differences": found,
+        "num_delivered": sum(part.proof.num_samples for part in certificate.epochs.values()),
+        "checksums": certificate.checksums,
+        "epochs": [{"epoch": epoch, **part.to_dict()} for epoch, part in sorted(certificate.epochs.items())],
+        "covered": covered(certificate, resolved),
+        "as_due": not wrong,
+        "differences": wrong,
     }
     output.emit(record if arguments.json else output.without_usual(record, differences=[]), as_json=arguments.json)
-    return 1 if found else 0
+    return 1 if wrong else 0
 
 
-def _due(arguments: argparse.Namespace, given: Certificate) -> Resolved:
-    """Return the order of the source in which a run with this certificate delivered it."""
-    state = given.at(0)
+def _due(arguments: argparse.Namespace, certificate: Certificate) -> Resolved:
+    """Return the order of the run that has this certificate."""
+    state = certificate.at(0)
     documents: ResolvedOrder | ResolvedMixture
     if names_mixture(arguments):
         documents = open_mixture(arguments).resolved
@@ -236,7 +218,7 @@ def _due(arguments: argparse.Namespace, given: Certificate) -> Resolved:
     return packed_as_saved(documents, state, arguments.lengths) if PACKED in state.order else documents
 
 
-def _record(opening: Verification, found: VerifyReport) -> dict[str, Any]:
+def _record(opening: Verification, report: VerifyReport) -> dict[str, Any]:
     index = None if opening.opened is None else opening.opened.index
     return {
         "index": None if opening.index_path is None else printable(opening.index_path),
@@ -244,15 +226,24 @@ def _record(opening: Verification, found: VerifyReport) -> dict[str, Any]:
         "num_shards": len(opening.source.names) if index is None or opening.index_path is None else index.num_shards,
         "num_samples": 0 if index is None else index.num_samples,
         "fingerprint": None if index is None else index.fingerprint,
-        "num_bytes": found.num_bytes,
-        "num_extents_by_checksum": found.num_by_checksum,
-        "num_extents_by_parsing": found.num_by_parsing,
-        "num_touched_shards": found.num_touched,
-        "num_damages": len(found.damages),
-        "num_damaged_samples": found.num_damaged_samples,
-        "index_is_wrong": bool(found.damages) and all(damage.is_of_index for damage in found.damages),
+        **_checked(report),
+        "num_touched_shards": report.num_touched,
+        **_damaged(report),
+        "index_is_wrong": bool(report.damages) and all(damage.is_of_index for damage in report.damages),
         "index_repaired": False,
     }
+
+
+def _checked(report: VerifyReport) -> dict[str, int]:
+    return {
+        "num_bytes": report.num_bytes,
+        "num_extents_by_checksum": report.num_by_checksum,
+        "num_extents_by_parsing": report.num_by_parsing,
+    }
+
+
+def _damaged(report: VerifyReport) -> dict[str, int]:
+    return {"num_damages": len(report.damages), "num_damaged_samples": report.num_damaged_samples}
 
 
 def _show(record: dict[str, Any], damages: list[Damage]) -> None:
@@ -266,7 +257,7 @@ def _show(record: dict[str, Any], damages: list[Damage]) -> None:
 
 
 def _line(damage: Damage) -> str:
-    """Return one damage as a line for people."""
+    """Return a damage as a line of text."""
     where = printable(damage.shard) or "the index"
     if damage.first_byte is not None:
         where += f", byte {damage.first_byte}"

@@ -1,1 +1,0 @@
-"""`shoal audit`."""

@@ -1,0 +1,1 @@
+"""HOW ARE SHARDS MADE, INDEXED AND CHECKED? Verbs that write or verify shards and indexes."""
