@@ -7,6 +7,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from shoal.errors import StorageError
@@ -22,6 +23,13 @@ class Contents(Protocol):
     def __getitem__(self, part: slice, /) -> bytes: ...
 
 
+@lru_cache(maxsize=100_000)
+def _header(number: int, size: int) -> bytes:
+    info = tarfile.TarInfo(f"{number:06d}.bin")
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
 class LargeTar:
     """A tar of members of the sizes given, whose payloads are zeros and take no memory: ``NNNNNN.bin``."""
 
@@ -30,10 +38,8 @@ class LargeTar:
         self._headers: list[bytes] = []
         position = 0
         for number, size in enumerate(sizes):
-            info = tarfile.TarInfo(f"{number:06d}.bin")
-            info.size = size
             self._starts.append(position)
-            self._headers.append(info.tobuf(tarfile.USTAR_FORMAT))
+            self._headers.append(_header(number, size))
             position += 512 + (size + 511) // 512 * 512
         self._num_bytes = position + 1024
 
