@@ -6,18 +6,19 @@ import gzip
 import itertools
 import os
 import pickle
-import subprocess
-import sys
-import textwrap
+import random
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.forks import Fork
 from tests.storage.servers import moto, s3_client, s3_options
 from tests.stream.made import write_lines, write_tars
 
@@ -27,6 +28,7 @@ from shoal.errors import ShardError, StorageError, UsageError
 from shoal.indexing.jobs import job_units
 from shoal.indexing.jobs.index_from_parts import IndexUnits
 from shoal.indexing.jobs.index_job import IndexJob
+from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
 
 COUNTS = [20, 0, 30, 10, 5, 5, 40, 1]
@@ -296,36 +298,35 @@ def test_in_an_object_store(tmp_path: Path, tars: Path, place: str) -> None:
         assert job.units.parts.missing(range(4)) == [0, 1, 2, 3]  # no part is left
 
 
-KILLED = """
-import pickle, sys
-sys.path[:0] = {path!r}
-for number in range(int(sys.argv[2]), 4):
-    pickle.load(open(f"{{sys.argv[1]}}/{{number}}.task", "rb"))()
-    print(number, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_machines_killed_at_any_moment(tmp_path: Path, tars: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_units", "pause_seconds"),
+    [
+        pytest.param(num_units, 0.002 * number, marks=[pytest.mark.drill] if number else [])
+        for number in range(5)
+        for num_units in range(4)
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_machine_killed_after_some_units(tmp_path: Path, tars: Path, num_units: int, pause_seconds: float) -> None:
     expected = index_here(tars, tmp_path / "here.index")
-    for trial in range(20):
-        job = shoal.plan_index(tars)
-        for number in range(job.num_units):
-            (tmp_path / f"{number}.task").write_bytes(pickle.dumps(job.task(number)))
-        code = KILLED.format(path=[str(Path(shoal.__file__).parents[1])])
-        child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), "0"], stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        for _ in range(trial % 4):
-            child.stdout.readline()
-        time.sleep(0.002 * (trial // 4))
-        child.kill()
-        child.wait()
-        child.stdout.close()
-        again = shoal.plan_index(tars)
-        assert len(again.missing()) <= 4 - trial % 4
-        assert finished(again) == expected
-        assert hidden(tars) == []
-        (tars / "shoal.index").unlink()
+    job = shoal.plan_index(tars)
+    tasks = [pickle.dumps(job.task(number)) for number in range(job.num_units)]
+    done = [tmp_path / f"{number}.done" for number in range(job.num_units)]
+
+    def run_all() -> None:
+        for task, mark in zip(tasks, done, strict=True):
+            pickle.loads(task)()
+            mark.touch()
+
+    machine = Fork(run_all)
+    while not all(mark.exists() for mark in done[:num_units]):
+        time.sleep(0.001)
+    time.sleep(pause_seconds)
+    assert machine.kill() in (0, -signal.SIGKILL)
+    again = shoal.plan_index(tars)
+    assert len(again.missing()) <= 4 - num_units
+    assert finished(again) == expected
+    assert hidden(tars) == []
 
 
 def test_units_that_run_in_one_pass_leave_the_same_parts(tmp_path: Path, tars: Path) -> None:
@@ -339,50 +340,59 @@ def test_units_that_run_in_one_pass_leave_the_same_parts(tmp_path: Path, tars: P
         assert finished(job) == expected
 
 
-DRIVER = """
-    import os, random, signal, sys, time
-    sys.path[:0] = {path!r}
-    import shoal
-    from shoal.indexing.jobs import job_units
-    job_units._LEAST_SHARDS = 2
-
-    def run():
-        job = shoal.plan_index({source!r})
-        for number in job.missing():
-            job.run(number)
-        job.finish()
-
-    def forked():
-        child = os.fork()
-        if not child:
-            try:
-                run()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        return child
-
-    began = time.monotonic()
-    assert os.waitpid(forked(), 0)[1] == 0
-    usual_seconds = time.monotonic() - began
-    os.remove({source!r} + "/shoal.index")
-    dice, num_killed = random.Random(7), 0
-    for _ in range(20):
-        child = forked()
-        time.sleep(dice.uniform(0, usual_seconds))
-        os.kill(child, signal.SIGKILL)
-        num_killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    print(num_killed)
-    assert os.waitpid(forked(), 0)[1] == 0
-"""
+def drive(tars: Path) -> None:
+    job = shoal.plan_index(tars)
+    for number in job.missing():
+        job.run(number)
+    job.finish()
 
 
-@pytest.mark.slow
-def test_a_driver_killed_at_twenty_moments(tmp_path: Path, tars: Path) -> None:
-    expected = index_here(tars, tmp_path / "here.index")
-    code = textwrap.dedent(DRIVER).format(path=[str(Path(shoal.__file__).parents[1])], source=str(tars))
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    assert int(done.stdout) >= 5
+def check_finished(tars: Path, expected: bytes) -> None:
+    """The index is that of one machine, and nothing else is left beside the shards."""
     assert (tars / "shoal.index").read_bytes() == expected
     assert hidden(tars) == []
     assert len(names(tars)) == len(COUNTS) + 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(("verb", "number"), [("put", 2), ("put", 4), ("put", 5), ("delete", 1)])
+@pytest.mark.parametrize("is_done", [False, True], ids=["before it", "after it"])
+def test_a_driver_killed_at_a_write(tmp_path: Path, tars: Path, verb: str, number: int, *, is_done: bool) -> None:
+    """At the second and the last part, at the index itself, and when the first part is removed."""
+    expected = index_here(tars, tmp_path / "here.index")
+    changed = getattr(LocalStore, verb)
+    numbers = itertools.count(1)
+
+    def drive_until_killed() -> None:
+        def counted(store: LocalStore, *given: Any, **more: Any) -> Any:
+            is_last = next(numbers) == number
+            if is_last and not is_done:
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = changed(store, *given, **more)
+            if is_last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        setattr(LocalStore, verb, counted)
+        drive(tars)
+
+    assert Fork(drive_until_killed).exit_code() == -signal.SIGKILL
+    drive(tars)
+    check_finished(tars, expected)
+
+
+@pytest.mark.drill
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_driver_killed_at_twenty_moments(tmp_path: Path, tars: Path) -> None:
+    expected = index_here(tars, tmp_path / "here.index")
+    began = time.monotonic()
+    assert Fork(partial(drive, tars)).exit_code() == 0
+    usual_seconds = time.monotonic() - began
+    (tars / "shoal.index").unlink()
+    dice = random.Random(7)
+    for _ in range(20):
+        driver = Fork(partial(drive, tars))
+        time.sleep(dice.uniform(0, usual_seconds))
+        assert driver.kill() in (0, -signal.SIGKILL)
+    assert Fork(partial(drive, tars)).exit_code() == 0
+    check_finished(tars, expected)

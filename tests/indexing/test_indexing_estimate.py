@@ -60,7 +60,7 @@ def many(num_shards: int, num_bytes: int, suffix: str = ".tar") -> list[ScanTask
     return [ScanTask(number, f"{number}{suffix}", f"{number}{suffix}", num_bytes, "") for number in range(num_shards)]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(
     member_bytes=st.sampled_from([10_000, 40_000, 300_000, 700_000, 3_000_000, 50_000_000]),
     num_members=st.sampled_from([1, 2, 3, 8, 9, 20, 100]),
@@ -82,7 +82,7 @@ def test_what_a_scan_takes_lies_within_the_estimate(
     assert found.least.read_bytes <= found.most.read_bytes <= found.num_bytes == real.shard_bytes
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(
     member_bytes=st.integers(1_200_000, 12_000_000),
     num_members=st.integers(20, 400),
@@ -106,11 +106,11 @@ def test_headers_that_are_read_side_by_side_take_less_time() -> None:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "text"])
 def test_all_bytes_of_lines_are_read(form: str) -> None:
-    shards = {f"{number}.{form}": b"12345678,1234567\n" * 500_000 for number in range(5)}
+    shards = {f"{number}.{form}": b"12345678,1234567\n" * 300_000 for number in range(3)}
     found, real = estimate_of(shards, form, looks=True), traffic_of(shards, form)
     assert found.least.read_bytes == found.most.read_bytes == found.num_bytes
     assert real.read_bytes == found.num_bytes
-    assert abs(found.most.num_requests - real.num_requests) <= 5 * 4
+    assert abs(found.most.num_requests - real.num_requests) <= 3 * 4
 
 
 def test_footers_are_read_whatever_lies_before_them() -> None:

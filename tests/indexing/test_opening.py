@@ -5,10 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forks import Meeting, results
 
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.formats.format_registry import format_named
@@ -272,23 +274,24 @@ print(int(opened.index.extent_num_samples.sum()))
     assert not errors
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_processes_that_open_at_once_index_once(data: Path, tmp_path: Path) -> None:
-    text = """
-import sys, time
-from shoal.indexing.open_source import open_source
-calls = []
-def progress(*numbers):
-    calls.append(numbers)
-    time.sleep(0.1)
-opened = open_source(sys.argv[1], progress=progress)
-print("made" if calls else "found", opened.index.fingerprint)
-"""
-    scripts = [run_script(tmp_path, text, str(data)) for _ in range(4)]
-    outputs = [script.communicate() for script in scripts]
-    assert [errors for _, errors in outputs] == [""] * 4
-    said = [output.split() for output, _ in outputs]
-    assert sorted(words[0] for words in said) == ["found", "found", "found", "made"]
-    assert len({words[1] for words in said}) == 1
+    all_ready = Meeting(tmp_path / "ready", 4)
+
+    def open_now() -> tuple[bool, str]:
+        calls = []
+
+        def progress(*numbers: int) -> None:
+            calls.append(numbers)
+            time.sleep(0.05)
+
+        all_ready.wait()
+        fingerprint = open_source(data, progress=progress).index.fingerprint
+        return bool(calls), fingerprint
+
+    openings = results(*[open_now] * 4)
+    assert sorted(is_made for is_made, _ in openings) == [False, False, False, True]
+    assert len({fingerprint for _, fingerprint in openings}) == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -59,21 +59,21 @@ def index_of(server: RangeServer, tmp_path: Path, *, workers: int, suffix: str =
     return build_index(found, store=store, format=format_named(suffix), workers=workers, cache_dir=cache, **options)
 
 
-@pytest.mark.parametrize("suffix", ["tar", "jsonl"])
+@pytest.mark.parametrize("suffix", ["tar", pytest.param("jsonl", marks=pytest.mark.drill)])
 def test_the_index_is_that_of_one_process(
     tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = write_tars(tmp_path / "data", SIZES) if suffix == "tar" else write_lines(tmp_path / "data", [9] * 8)
     said: list[tuple[int, int, int]] = []
     took = [ScanTraffic(), ScanTraffic()]
-    monkeypatch.setattr(processes, "SHARDS_EACH", 2)
+    monkeypatch.setattr(processes, "SHARDS_EACH", 4)
     with served(directory) as server, caplog.at_level(logging.INFO, logger="shoal"):
         alone = index_of(server, tmp_path, workers=1, suffix=suffix, traffic=took[0])
         assert "processes" not in caplog.text
         together = index_of(
             server, tmp_path, workers=9, suffix=suffix, traffic=took[1], progress=lambda *done: said.append(done)
         )
-    assert "4 processes scan 8 remote shards" in caplog.text
+    assert "2 processes scan 8 remote shards" in caplog.text
     assert together.fingerprint == alone.fingerprint
     np.testing.assert_array_equal(together.extent_layout_crc, alone.extent_layout_crc)
     assert took[1] == took[0]
@@ -161,6 +161,7 @@ build.build_index(found, store=store, format=format_named("tar"), workers=2)
 """
 
 
+@pytest.mark.drill
 def test_processes_end_with_a_build_that_is_killed(tmp_path: Path) -> None:
     directory = write_tars(tmp_path / "data", SIZES)
     mark = uuid.uuid4().hex

@@ -51,7 +51,7 @@ def cost_of(positions: list[int], num_bytes: int, threads: ThreadPoolExecutor, r
     return reads.traffic.num_requests, reads.traffic.read_bytes
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(1, 3000),
@@ -88,7 +88,7 @@ def gaps_of(draw: random.Random, count: int, gap_bytes: int, spread_bytes: int, 
     return [gap_bytes + (draw.randrange(spread_bytes + 1) if order == "uniform" else 0) for _ in range(count)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), num_bytes=st.integers(1, 9 * MIB), request_bytes=st.sampled_from([1, 40_000, MIB, 100 * MIB]))
 def test_any_ranges_are_the_right_bytes(data: st.DataObject, num_bytes: int, request_bytes: int) -> None:
     contents = random.Random(num_bytes).randbytes(4096) * (num_bytes // 4096 + 1)

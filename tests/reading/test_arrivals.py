@@ -363,13 +363,13 @@ def test_requests_wait_together_while_the_store_is_down(
         raise StorageError(msg, transient=True)
 
     def read(asked: Request) -> bytes:
-        rule = RetryRule(deadline_seconds=3.0 if asked.first_byte < num_bad * 1000 else 60.0)
+        rule = RetryRule(deadline_seconds=1.0 if asked.first_byte < num_bad * 1000 else 60.0)
         return retried(lambda: once(asked), rule, what="read")
 
     pool = start(read, most_at_a_time=64, deadline_seconds=None)
     pool._queue._stats = stats
     made = pool.ask([request(number) for number in range(200)])
-    threading.Timer(1.5, is_up.set).start()
+    threading.Timer(0.5, is_up.set).start()
     assert [pool.wait(pending) for pending in made[num_bad:]] == [content(request(n)) for n in range(num_bad, 200)]
     assert len([first_byte for first_byte in failures if first_byte >= num_bad * 1000]) < 60
     assert counters.num_retries >= len(failures) - num_bad

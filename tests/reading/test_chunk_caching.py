@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.forks import Meeting, results
 from tests.samples import write_tar_shards
 
 import shoal
@@ -84,33 +83,21 @@ def test_without_a_cache_there_is_none(data: Path) -> None:
     assert "num_cache_hits" not in shoal.open(data).stats()
 
 
-SCRIPT = """
-import sys
-sys.path[:0] = {path!r}
-import shoal
-ds = shoal.open({url!r}, cache={cache!r})
-ds = ds.shuffle(shoal.orders.Window(chunks=8, num_canonical_nodes=1), seed=3, chunk="64KiB").batch(5)
-print("ready", flush=True)
-sys.stdin.readline()
-keys = [batch["__key__"] for batch in ds]
-print(sum(map(len, keys)), ds.stats()["num_cache_fills"])
-"""
-
-
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_processes_ask_for_each_chunk_once(tmp_path: Path, server: RangeServer) -> None:
     cache = {"directory": str(tmp_path / "cache"), "budget": "64MiB"}
-    script = SCRIPT.format(path=[str(Path(__file__).parents[2] / "src")], url=url_of(server), cache=cache)
-    shoal.open(url_of(server))  # the index is made once
-    command = [sys.executable, "-c", script]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    server.latency_seconds = 0.02
-    answers = [process.communicate("go\n")[0].split() for process in processes]
-    assert [num_samples for num_samples, _ in answers] == ["800"] * 4
-    num_chunks = len(opened(url_of(server), None).resolved.chunks)
-    assert sum(int(fills) for _, fills in answers) == num_chunks
+    num_chunks = len(opened(url_of(server), None).resolved.chunks)  # the index is made once
+    all_ready = Meeting(tmp_path / "ready", 4)
+    server.latency_seconds = 0.005
+
+    def read_all() -> tuple[int, int]:
+        ds = opened(url_of(server), cache)
+        all_ready.wait()
+        return sum(map(len, keys(ds))), ds.stats()["num_cache_fills"]
+
+    counts = results(*[read_all] * 4)
+    assert [num_samples for num_samples, _ in counts] == [800] * 4
+    assert sum(num_fills for _, num_fills in counts) == num_chunks
 
 
 def test_another_state_of_a_shard_is_other_bytes(tmp_path: Path, data: Path) -> None:
@@ -146,15 +133,15 @@ def test_waiting_for_another_process_is_a_part_of_the_deadline(
     tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a server that is gone for good, sixteen processes know after one deadline, and not one after the other."""
-    ds = opened(url_of(server), tmp_path / "cache").reading(deadline=0.5)
+    ds = opened(url_of(server), tmp_path / "cache").reading(deadline=0.1)
 
     def after_a_while(opened: Any, place: Any, fetch: Callable[[], bytes], **_: Any) -> bytes:
-        time.sleep(0.7)  # as where who filled it gave up
+        time.sleep(0.15)  # as where who filled it gave up
         return fetch()
 
     monkeypatch.setattr(checked_reads, "read_cached", after_a_while)
     server.faults = [Fault("status", status=503, probability=1)]
-    with pytest.raises(StorageError, match=r"1 attempt in .* the deadline is 0\.5 s"):
+    with pytest.raises(StorageError, match=r"1 attempt in .* the deadline is 0\.1 s"):
         next(iter(ds))
 
 

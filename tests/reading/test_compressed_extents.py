@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import replace
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ COUNTS = (120, 40, 100)
 FRAME_BYTES = 8192
 
 
+@cache
 def value(number: int) -> bytes:
     """What only this sample has, of 3 to 7 KB."""
     return random.Random(number).randbytes(3000 + number * 37 % 4001)
@@ -46,20 +48,24 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "shoal"))
 
 
-@pytest.fixture(params=["tar.zst", "tar.gz"])
-def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@cache
+def shards_of(kind: str) -> list[bytes]:
     """Three shards in frames of 8 KiB, the second of which is a single frame."""
-    directory = tmp_path / "data"
-    directory.mkdir()
-    first = 0
+    shards, first = [], 0
     for shard, count in enumerate(COUNTS):
         inside = tar_of({f"{number:05d}.bin": value(number) for number in range(first, first + count)})
         sizes = [1 << 20] if shard == 1 else [FRAME_BYTES]
-        stored = b"".join(in_frames(inside, sizes, "gz"))
-        if request.param == "tar.zst":
-            stored = seekable_zstd(inside, sizes)
-        (directory / f"{shard}.{request.param}").write_bytes(stored)
+        shards.append(seekable_zstd(inside, sizes) if kind == "tar.zst" else b"".join(in_frames(inside, sizes, "gz")))
         first += count
+    return shards
+
+
+@pytest.fixture(params=["tar.zst", "tar.gz"])
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    for shard, stored in enumerate(shards_of(request.param)):
+        (directory / f"{shard}.{request.param}").write_bytes(stored)
     return directory
 
 
@@ -81,8 +87,7 @@ def overlapping(index: Index) -> np.ndarray[Any, Any]:
     return shared
 
 
-@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
-@pytest.mark.parametrize("extents", [1, 2, 3, 50])
+@pytest.mark.parametrize(("far", "extents"), [(False, 1), (True, 1), (True, 2), (False, 3), (False, 50), (True, 50)])
 def test_each_sample_once_whatever_a_chunk_is(data: Path, far: bool, extents: int) -> None:
     ds = shoal.open(data)
     mean = float(index_of(ds).extent_decoded_bytes.mean())

@@ -56,7 +56,7 @@ def num_units_in(ds: Dataset, answered: list[Exchange]) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:a window of")
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     order=st.sampled_from(["full", "window", "none"]),
     batch_size=st.integers(1, 100),

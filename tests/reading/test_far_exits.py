@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from tests.stream.made import open_finely, write_tars
 
+import shoal
 from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.testing import Fault, FaultKind, RangeServer
 
-pytestmark = pytest.mark.usefixtures("http_client")
-
 SCRIPT = """
-    import gc, os, sys, threading, time, warnings
+    import gc, sys, threading, warnings
     sys.path[:0] = {path!r}
     warnings.simplefilter("ignore")
     import shoal
@@ -28,7 +27,7 @@ SCRIPT = """
     iterator = iter(ds)
     for _ in range(3):
         next(iterator)
-    time.sleep(0.5)  # what is read ahead meets the faults
+    sys.stdin.readline()  # comes when what is read ahead has met a fault
     assert any(thread.name.startswith("shoal-read") for thread in threading.enumerate())
     {end}
 """
@@ -57,27 +56,52 @@ def server(directory: Path) -> Iterator[RangeServer]:
 def cache(server: RangeServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where is written that the shards are those of the index, so that only chunks are asked for."""
     cache = tmp_path_factory.mktemp("cache")
-    assert run("iterator.close()", server, cache) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_CACHE_DIR", str(cache))
+        assert len(list(shoal.open(server.url_of("shoal.index")))) == 1100
     return cache
 
 
-def run(end: str, server: RangeServer, cache: Path) -> int:
+def exit_code(end: str, server: RangeServer, cache: Path) -> int:
     """The exit code of a process that ends so; it must take well below the 30 s that requests are silent."""
     source = [str(Path(__file__).parents[2] / "src")]
     script = textwrap.dedent(SCRIPT.format(path=source, url=server.url_of("shoal.index"), end=end))
-    began = time.monotonic()
     environment = {"SHOAL_CACHE_DIR": str(cache), "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
-    assert not [line for line in done.stderr.splitlines() if not line.startswith("http is read by")]
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        while not any(server.num_faults().values()):
+            assert process.poll() is None
+            time.sleep(0.01)
+        began = time.monotonic()
+        _, complaints = process.communicate("\n", timeout=60)
+    assert not [line for line in complaints.splitlines() if not line.startswith("http is read by")]
     assert time.monotonic() - began < 25
-    return done.returncode
+    return process.returncode
 
 
-@pytest.mark.parametrize(("kind", "end"), [*(("stall", end) for end in ENDS), ("slow", "the end of the script")])
+@pytest.mark.parametrize(
+    ("http_client", "kind", "end"),
+    [
+        ("libcurl", "stall", "the end of the script"),
+        ("plain", "stall", "an error"),
+        *(pytest.param("libcurl", "stall", end, marks=pytest.mark.drill) for end in ("letting go", "an error")),
+        *(
+            pytest.param("plain", "stall", end, marks=pytest.mark.drill)
+            for end in ("the end of the script", "letting go")
+        ),
+        *(
+            pytest.param(name, "slow", "the end of the script", marks=pytest.mark.drill)
+            for name in ("libcurl", "plain")
+        ),
+    ],
+    indirect=["http_client"],
+)
+@pytest.mark.usefixtures("http_client")
 def test_a_process_ends_in_the_middle_of_a_stream(kind: FaultKind, end: str, server: RangeServer, cache: Path) -> None:
     """With requests under way that take long, or are not answered at all."""
-    server.faults = [Fault(kind, path="*.tar", requests=range(60, 10**9), seconds=30.0 if kind == "stall" else 0.3)]
-    assert run(ENDS[end], server, cache) == (1 if end == "an error" else 0)
+    server.clear()
+    server.faults = [Fault(kind, path="*.tar", requests=range(40, 10**9), seconds=30.0 if kind == "stall" else 0.3)]
+    assert exit_code(ENDS[end], server, cache) == (1 if end == "an error" else 0)
     assert server.num_faults()[kind] > 0

@@ -47,7 +47,7 @@ def shards_open(data: Path) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counted by /proc")
-@pytest.mark.parametrize("order", ["window", "full"])
+@pytest.mark.parametrize("order", ["window", pytest.param("full", marks=pytest.mark.drill)])
 def test_at_most_half_of_the_descriptors_are_taken(data: Path, order: str) -> None:
     # In a process of its own: what other tests left open would count against the limit.
     script = f"from tests.reading.test_open_files import take_descriptors; take_descriptors({str(data)!r}, {order!r})"

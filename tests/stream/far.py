@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tarfile
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from shoal.errors import StorageError
@@ -21,16 +23,23 @@ class Contents(Protocol):
     def __getitem__(self, part: slice, /) -> bytes: ...
 
 
+@lru_cache(maxsize=100_000)
+def _header(number: int, size: int) -> bytes:
+    info = tarfile.TarInfo(f"{number:06d}.bin")
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
 class LargeTar:
     """A tar of members of the sizes given, whose payloads are zeros and take no memory: ``NNNNNN.bin``."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        self._headers: list[tuple[int, bytes]] = []
+        self._starts: list[int] = []
+        self._headers: list[bytes] = []
         position = 0
         for number, size in enumerate(sizes):
-            info = tarfile.TarInfo(f"{number:06d}.bin")
-            info.size = size
-            self._headers.append((position, info.tobuf(tarfile.USTAR_FORMAT)))
+            self._starts.append(position)
+            self._headers.append(_header(number, size))
             position += 512 + (size + 511) // 512 * 512
         self._num_bytes = position + 1024
 
@@ -40,11 +49,11 @@ class LargeTar:
     def __getitem__(self, part: slice, /) -> bytes:
         first, end, _ = part.indices(self._num_bytes)
         data = bytearray(max(0, end - first))
-        for position, header in self._headers:
-            if position + 512 > first and position < end:
-                skip = max(0, first - position)
-                at = position + skip - first
-                data[at : at + 512 - skip] = header[skip : end - position]
+        for number in range(bisect_right(self._starts, first - 512), bisect_left(self._starts, end)):
+            position, header = self._starts[number], self._headers[number]
+            skip = max(0, first - position)
+            at = position + skip - first
+            data[at : at + 512 - skip] = header[skip : end - position]
         return bytes(data)
 
 
