@@ -163,6 +163,7 @@ def test_a_progress_bar_is_for_terminals(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.drill
 def test_the_installed_command_with_worker_processes(tmp_path: Path) -> None:
     write_tar_shards(tmp_path / "data")
     command = Path(sys.executable).parent / "shoal"

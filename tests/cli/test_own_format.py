@@ -40,7 +40,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("own_lengths", None)
 
 
-def test_every_verb_reads_it(data: Path, calls: Calls, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.drill)])
+def test_every_verb_reads_it(data: Path, calls: Calls, tmp_path: Path, num_workers: int) -> None:
     assert calls.json("info", data, *FORMAT)["num_samples"] == 300
     (sample,) = calls.json_lines("head", data, "--ids", 250, *FORMAT)
     assert sample["fields"] == {"data": "record 250"}
@@ -49,7 +50,7 @@ def test_every_verb_reads_it(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert calls.json("verify", data, *FORMAT)["num_damages"] == 0
     assert calls.json("bench", data, "--stop-after", 100, *FORMAT)["num_samples"] >= 100
     assert calls.json("plan", data, "--nodes", 2, "--global-batch", 8, *FORMAT)
-    made = ("--to", "mds", "--shard-bytes", "2KiB", "--workers", 2)
+    made = ("--to", "mds", "--shard-bytes", "2KiB", "--workers", num_workers)
     assert calls.json("repack", data, tmp_path / "packed", *made, *FORMAT)["num_samples"] == 300
     assert shoal.open(tmp_path / "packed")[7] == {"data": b"record 7"}
 

@@ -63,7 +63,7 @@ def test_ten_thousand_ranks_and_a_hundred_terabytes(calls: Calls) -> None:
 
 def test_more_memory_than_there_is_is_said(calls: Calls) -> None:
     """Windows are chosen to fit; what else a process takes may not: here a batch of 64 samples of 3 GB, twice."""
-    words = ["plan", "--num-samples", "1e6", "--sample-bytes", "3GB", "--global-batch", 64]
+    words = ["plan", "--num-samples", "1e5", "--sample-bytes", "3GB", "--global-batch", 64]
     assert (
         "more than the 8.0 GiB of a node (--memory). Most of it: two batches. It is less with a smaller --global-batch"
         in calls.text(*words)
@@ -124,7 +124,7 @@ def test_a_node_receives_no_more_than_it_can(calls: Calls, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("size", ["100KB", "8359", "1MiB"])
 def test_the_call_of_a_plan_has_units_and_means_the_same(calls: Calls, size: str) -> None:
-    record = calls.json("plan", "--num-samples", 2_000_000, "--sample-bytes", size, "--global-batch", 512)
+    record = calls.json("plan", "--num-samples", 400_000, "--sample-bytes", size, "--global-batch", 512)
     window, chunk = re.findall('"([^"]+)"', record["call"])
     for text in (window, chunk):
         assert re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?[KMGT]i?B", text)

@@ -69,7 +69,7 @@ def run(ds: Any, world_size: int, batch: int = 24) -> dict[str, float]:
     return dict(result)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.drill), 3])
 def test_reads_of_a_planned_mixture_are_those_of_the_stream(calls: Calls, shards: Path, world_size: int) -> None:
     path = blend(shards)
     record = calls.json("plan", path, *FEW, "--ranks-per-node", world_size)
@@ -82,7 +82,7 @@ def test_reads_of_a_planned_mixture_are_those_of_the_stream(calls: Calls, shards
     assert record["vr"]["24"] == pytest.approx(opened(path).quality(batch=24).vr[24])
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.drill), 2])
 def test_requests_of_a_planned_mixture_are_in_the_log_of_the_server(
     calls: Calls, shards: Path, world_size: int
 ) -> None:
@@ -140,17 +140,25 @@ def test_a_mixture_of_mixtures_with_other_weights_later_is_planned(calls: Calls,
     assert (record["num_requests"], record["read_bytes"]) == (counted["num_reads"], counted["read_bytes"])
 
 
-def test_a_row_of_a_mixture_is_what_the_plan_says_when_asked_directly(calls: Calls, shards: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--window", "300KB", "--chunk", "8KiB"],
+        *(pytest.param(words, marks=pytest.mark.drill) for words in ([], ["--chunks", "5"], ["--window", "1MB"])),
+    ],
+)
+def test_a_row_of_a_mixture_is_what_the_plan_says_when_asked_directly(
+    calls: Calls, shards: Path, options: list[str]
+) -> None:
     path = str(blend(shards, shuffle=""))
-    for options in ([], ["--window", "300KB", "--chunk", "8KiB"], ["--chunks", "5"], ["--window", "1MB"]):
-        words = [path, "--global-batch", "24", "--ranks-per-node", "2", "--memory", "8MiB", *options]
-        arguments = parsed(words)
-        rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
-        assert {"half the window", "twice the global batch", "twice the nodes"} <= {row.name for row in rows}
-        for row in rows:
-            request = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
-            given = row.text.split()
-            assert calls.json("plan", *without(set(given[::2]), request), *given) == as_json(row.record), row.name
+    words = [path, "--global-batch", "24", "--ranks-per-node", "2", "--memory", "8MiB", *options]
+    arguments = parsed(words)
+    rows = list(what_if_rows(arguments, requested_plan(arguments).plan))
+    assert {"half the window", "twice the global batch", "twice the nodes"} <= {row.name for row in rows}
+    for row in rows:
+        without_order = without({"--order", "--window", "--chunk", "--chunks", "--num-canonical-nodes"}, words)
+        given = row.text.split()
+        assert calls.json("plan", *without(set(given[::2]), without_order), *given) == as_json(row.record), row.name
 
 
 def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) -> None:

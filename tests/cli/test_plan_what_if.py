@@ -66,7 +66,7 @@ def test_the_index_is_in_the_memory_of_a_node(calls: Calls, tmp_path: Path) -> N
     assert record["node_memory_bytes"] == 2 * record["rank_memory_bytes"] + record["index_bytes"]
 
 
-@pytest.mark.parametrize("samples", ["3e8", "3e9"])
+@pytest.mark.parametrize("samples", [pytest.param("3e8", marks=pytest.mark.drill), "3e9"])
 def test_the_index_of_a_large_dataset_takes_half_a_gigabyte(samples: str, calls: Calls) -> None:
     words = ["--num-samples", samples, "--sample-bytes", "100KB", "--nodes", "8", "--ranks-per-node", "8"]
     record = calls.json("plan", *words, "--global-batch", "1024", "--memory", "64GiB")

@@ -71,17 +71,19 @@ def test_no_verb_is_advised_to_skip_that_cannot(verb: str) -> None:
 
 @cache
 def advice_to_skip() -> list[str]:
-    return [text for path in library() for text in texts_in(path) if ASKS_TO_SKIP.search(text)]
+    return [text for path in library("on_error") for text in texts_in(path) if ASKS_TO_SKIP.search(text)]
 
 
-def library() -> list[Path]:
-    return [path for path in SOURCE.rglob("*.py") if "cli" not in path.relative_to(SOURCE).parts]
+def library(part: str) -> list[Path]:
+    """Modules of the library in which this is written somewhere."""
+    modules = (path for path in SOURCE.rglob("*.py") if "cli" not in path.relative_to(SOURCE).parts)
+    return [path for path in modules if part in path.read_text(encoding="utf-8")]
 
 
 def test_no_text_of_the_library_names_an_option() -> None:
     """Only whole commands in backquotes do: the command line translates arguments."""
     named: list[str] = []
-    for path in library():
+    for path in library("--"):
         named += [
             f"{path.name}: {text}"
             for text in texts_in(path)

@@ -83,7 +83,7 @@ CONTENTS = st.sampled_from([b"", b"a", b"b", b"ab", b"ba", b"abc", b"abc\0"])
     seed=st.integers(0, 3),
     grouped=st.booleans(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_the_law(
     tmp_path_factory: pytest.TempPathFactory, given_files: list[tuple[str, bytes, str]], seed: int, grouped: bool
 ) -> None:

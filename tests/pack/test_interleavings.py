@@ -25,7 +25,7 @@ from shoal.pack.requests import PackRequest
 from shoal.storage.memory_store import MemoryStore
 
 FORMATS = ["tar", "mds"]
-NUM_EXAMPLES = 50
+NUM_EXAMPLES = 25
 
 
 @pytest.fixture

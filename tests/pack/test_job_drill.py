@@ -97,6 +97,7 @@ def drill(tmp_path: Path, num_kills: int, *, format_name: str) -> None:
             assert contents_of(cluster.out) == calm
 
 
+@pytest.mark.drill
 def test_killed_now_and_then(tmp_path: Path) -> None:
     drill(tmp_path, 1, format_name="mds")
 

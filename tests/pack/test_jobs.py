@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pack.contents import contents_of, record_of
 from tests.pack.files import make_files
+from tests.pack.forks import begin_fork, end_of_fork
 from tests.samples import write_jsonl
 from tests.storage.servers import moto, s3_client, s3_options
 
@@ -286,7 +288,29 @@ for number in range(job.num_units):
 """
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(40, marks=pytest.mark.soak)])
+def test_two_machines_that_are_killed_at_some_steps(tmp_path: Path) -> None:
+    source, out = make_files(tmp_path / "in", classes={"a": 60, "b": 60}), tmp_path / "out"
+    pack(source, tmp_path / "calm", num_workers=1, shard_bytes=8_000)
+    job = plan(source, out, shard_bytes=8_000)
+
+    def run_all() -> None:
+        for number in range(job.num_units):
+            job.run(number)
+
+    machines = [begin_fork(run_all, dies_at=step) for step in (5, 6)]
+    assert [end_of_fork(machine) for machine in machines] == [-signal.SIGKILL] * 2
+    assert not (out / "shoal.index").exists()
+    missing = job.missing()
+    assert 1 < len(missing) < job.num_units
+    for number in missing:
+        job.run(number)
+    plan(source, out, shard_bytes=8_000).finish()
+    assert contents_of(out) == contents_of(tmp_path / "calm")
+
+
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(3, marks=pytest.mark.drill), pytest.param(40, marks=pytest.mark.soak)]
+)
 def test_machines_that_are_killed_at_any_moment(tmp_path: Path, num_kills: int) -> None:
     source = make_files(tmp_path / "in", classes={"a": 300, "b": 300})
     pack(source, tmp_path / "calm", num_workers=1, shard_bytes=8_000)

@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.pack.contents import contents_of
 from tests.pack.files import make_files
+from tests.pack.forks import begin_fork, end_of_fork, killed_in_fork
 
 import shoal
 from shoal.cli.main import main
@@ -68,8 +68,23 @@ def check_killed(tmp_path: Path, num_kills: int, *, workers: int) -> None:
         assert not (out / ".shoal-pack").exists()
 
 
-def test_killed_once(tmp_path: Path) -> None:
+@pytest.mark.drill
+def test_killed_once_at_random(tmp_path: Path) -> None:
     check_killed(tmp_path, 1, workers=2)
+
+
+def test_killed_at_some_steps(tmp_path: Path) -> None:
+    source, out = make_files(tmp_path / "in", classes={"a": 60, "b": 30}), tmp_path / "out"
+    words = ["pack", str(source), str(out), *OPTIONS, "--shard-bytes", "20KB", "--workers", "1"]
+    for step in (1, 4, 5, 2):
+        killed_in_fork(lambda: main(words), dies_at=step)
+        assert not (out / "shoal.index").exists()
+    assert list(out.glob("*.tar"))
+    assert main(words) == 0
+    assert not (out / ".shoal-pack").exists()
+    words[2] = str(tmp_path / "calm")
+    assert main(words) == 0
+    assert contents_of(out) == contents_of(tmp_path / "calm")  # hidden files count
 
 
 @pytest.mark.soak
@@ -101,27 +116,27 @@ def test_nothing_is_in_the_making_beside_the_shards(tmp_path: Path, monkeypatch:
     assert ("index.json" in named) == (name == "mds")
 
 
-def limited(words: list[str], most_bytes: int) -> subprocess.CompletedProcess[bytes]:
+def limited(words: list[str], most_bytes: int, *, stderr: Path) -> int:
     """Run where no file may become larger: to a program that writes, a disk that is full."""
 
-    def limit() -> None:
+    def run() -> int:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        return main(words)
 
-    return subprocess.run(words, capture_output=True, check=False, preexec_fn=limit)
+    return end_of_fork(begin_fork(run, stderr=stderr))
 
 
 def test_a_full_disk_leaves_nothing_that_looks_finished_and_the_rest_is_made_later(tmp_path: Path) -> None:
     source = make_files(tmp_path / "in", classes=CLASSES)
-    words = command(source, tmp_path / "out", workers=1)
-    found = limited(words, 30_000)
-    assert found.returncode == 2
-    assert b"could not write" in found.stderr
+    words = ["pack", str(source), str(tmp_path / "out"), "--workers", "1", *OPTIONS]
+    assert limited(words, 30_000, stderr=tmp_path / "errors") == 2
+    assert "could not write" in (tmp_path / "errors").read_text()
     left = contents_of(tmp_path / "out")
     kept = [name for name in sorted(left) if not name.endswith(".made")]
     assert kept == [".shoal-pack/lock", ".shoal-pack/plan.json"]
-    assert main(words[3:]) == 0
-    assert main(["pack", str(source), str(tmp_path / "calm"), *OPTIONS]) == 0
+    assert main(words) == 0
+    assert main(["pack", str(source), str(tmp_path / "calm"), "--workers", "1", *OPTIONS]) == 0
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")
 
 
@@ -186,10 +201,10 @@ def test_another_seed_is_called_a_seed(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_what_was_only_begun_is_begun_anew_with_other_arguments(tmp_path: Path) -> None:
     source = make_files(tmp_path / "in", classes=CLASSES)
-    words: list[Any] = command(source, tmp_path / "out", workers=1)
-    limited(words, 30_000)
+    words = ["pack", str(source), str(tmp_path / "out"), "--workers", "1", *OPTIONS]
+    assert limited(words, 30_000, stderr=tmp_path / "errors") == 2
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".shoal-pack"]
     for out in ("out", "calm"):
-        words[words.index("pack") + 2] = str(tmp_path / out)
-        assert main([*words[3:], "--seed", "6"]) == 0
+        words[2] = str(tmp_path / out)
+        assert main([*words, "--seed", "6"]) == 0
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")

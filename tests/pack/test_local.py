@@ -109,8 +109,8 @@ def test_a_shuffle_is_of_all_samples_and_the_same_on_any_number_of_processes(tmp
     files = make_files(tmp_path / "in")
     options = {"shuffle": True, "seed": 3, "columns": ["length"], "oversample": {"zebra": Fraction(5, 2)}}
     one = packed(files, tmp_path / "one", **options)
-    packed(files, tmp_path / "four", num_workers=4, **options)
-    assert contents_of(tmp_path / "one") == contents_of(tmp_path / "four")
+    packed(files, tmp_path / "two", num_workers=2, **options)
+    assert contents_of(tmp_path / "one") == contents_of(tmp_path / "two")
     labels = index_in(tmp_path / "one").columns["cls"]
     assert np.count_nonzero(np.diff(labels)) > 30
     assert packed(files, tmp_path / "other", **{**options, "seed": 4}).digest != one.digest

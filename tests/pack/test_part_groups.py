@@ -102,7 +102,7 @@ def begun(url: str, parts: Sequence[Index]) -> Output:
 
 
 def test_groups_give_the_bytes_of_all_parts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(parts=parts_of_shards(), group_shards=st.integers(1, 4), group_samples=st.integers(1, 12))
     def law(parts: list[Index], group_shards: int, group_samples: int) -> None:
         if not any(part.num_samples for part in parts):

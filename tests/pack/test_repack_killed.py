@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.pack.contents import contents_of
+from tests.pack.forks import killed_in_fork
 from tests.samples import write_jsonl
 
 from shoal.cli.main import main
@@ -60,8 +61,25 @@ def check_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_kills: int
         assert not (out / ".shoal-pack").exists()
 
 
-def test_killed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.drill
+def test_killed_twice_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_killed(tmp_path, monkeypatch, 2, mix=True)
+
+
+@pytest.mark.parametrize("how", [["--mix", "--memory", "160KiB", "--seed", "9"], ["--workers", "1"]])
+def test_killed_at_some_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: list[str]) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    source, out = write_jsonl(tmp_path / "a.jsonl", num_docs=600), tmp_path / "out"
+    arguments = ["repack", str(source), str(out), "--to", "tar", "--shard-bytes", "8KiB", *how]
+    for step in (1, 4, 5, 2):
+        killed_in_fork(lambda: main(arguments), dies_at=step)
+        assert not (out / "shoal.index").exists()
+    assert list(out.glob("*.tar"))
+    assert main(arguments) == 0
+    assert not (out / ".shoal-pack").exists()
+    arguments[2] = str(tmp_path / "calm")
+    assert main(arguments) == 0
+    assert contents_of(out) == contents_of(tmp_path / "calm")  # hidden files count
 
 
 @pytest.mark.soak

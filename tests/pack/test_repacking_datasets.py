@@ -38,11 +38,12 @@ def test_functions_of_a_dataset_run_in_each_process(tmp_path: Path, source: str,
     assert list(shoal.open(tmp_path / "out")) == expected
 
 
-def test_selected_samples_are_repacked_alone(tmp_path: Path, source: str) -> None:
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.drill)])
+def test_selected_samples_are_repacked_alone(tmp_path: Path, source: str, num_workers: int) -> None:
     ds = shoal.open(source).select([7, 3, 200]).map(doubled)
-    repack(ds, tmp_path / "out", num_workers=2, shard_bytes=1)
+    repack(ds, tmp_path / "out", num_workers=num_workers, shard_bytes=1)
     assert numbers_in(tmp_path / "out") == [6, 14, 400]
-    repack(shoal.open(source).skip(290), tmp_path / "rest", dedup="content")
+    repack(shoal.open(source).skip(290), tmp_path / "rest", dedup="content", num_workers=1)
     assert numbers_in(tmp_path / "rest") == list(range(290, 300))
 
 
@@ -59,9 +60,10 @@ def test_mixing_and_units_of_a_job_apply_the_functions(tmp_path: Path, source: s
     assert contents_of(tmp_path / "units") == contents_of(tmp_path / "alone")
 
 
-def test_pack_of_a_dataset_runs_in_several_processes(tmp_path: Path, source: str) -> None:
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.drill)])
+def test_pack_of_a_dataset_runs_its_functions(tmp_path: Path, source: str, num_workers: int) -> None:
     ds = shoal.open(source).map(doubled)
-    summary = pack(ds, tmp_path / "out", format="mds", shard_bytes="4KiB", num_workers=2)
+    summary = pack(ds, tmp_path / "out", format="mds", shard_bytes="4KiB", num_workers=num_workers)
     assert summary.num_samples == 300
     assert numbers_in(tmp_path / "out") == list(range(0, 600, 2))
     assert shoal.open(tmp_path / "out").num_samples == 300

@@ -60,20 +60,30 @@ def test_repeats_are_those_of_pack(tmp_path: Path, animals: Path, repeats: dict[
     np.testing.assert_array_equal(labels, shoal.open(tmp_path / "at-once").index_column("cls"))
 
 
-@pytest.mark.parametrize("mixed", [{}, MIXED])
-@pytest.mark.parametrize("to", ["tar", "jsonl"])
-def test_the_bytes_do_not_hang_on_who_makes_them(tmp_path: Path, animals: Path, mixed: dict[str, Any], to: str) -> None:
+@pytest.mark.parametrize(
+    ("to", "mixed", "num_workers"),
+    [
+        ("tar", {}, 1),
+        ("jsonl", MIXED, 2),
+        *(pytest.param(*case, 2, marks=pytest.mark.drill) for case in [("tar", {}), ("tar", MIXED), ("jsonl", {})]),
+    ],
+)
+def test_the_bytes_do_not_hang_on_who_makes_them(
+    tmp_path: Path, animals: Path, to: str, mixed: dict[str, Any], num_workers: int
+) -> None:
     options = {**mixed, "balance": "cls", "shard_bytes": 50_000, "format": to, "decode": to == "jsonl"}
     here = repack(animals, tmp_path / "here", num_workers=1, **options)
-    two = repack(animals, tmp_path / "two", num_workers=2, **options)
     job = plan_repack(animals, tmp_path / "job", **options)
     for number in reversed(job.missing()):
         pickle.loads(pickle.dumps(job.task(number)))()
     job.finish()
     assert here.summary.num_samples == 180
     assert len(here.summary.shards) > 2
-    assert contents_of(tmp_path / "here") == contents_of(tmp_path / "two") == contents_of(tmp_path / "job")
-    assert here.classes == two.classes
+    assert contents_of(tmp_path / "here") == contents_of(tmp_path / "job")
+    if num_workers > 1:
+        two = repack(animals, tmp_path / "two", num_workers=num_workers, **options)
+        assert contents_of(tmp_path / "here") == contents_of(tmp_path / "two")
+        assert here.classes == two.classes
     samples = list(shoal.open(tmp_path / "here"))
     assert len({sample["__key__"] for sample in samples}) == 180
     assert Counter(sample["__key__"].split("/")[0] for sample in samples) == {"cat": 60, "dog": 60, "zebra": 60}
@@ -166,7 +176,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, mixed=st.booleans(), balanced=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_law(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], mixed: bool, balanced: bool
 ) -> None:
@@ -195,6 +205,7 @@ def test_the_law(
     assert contents_of(home / "job") == contents_of(home / "out")
 
 
+@pytest.mark.drill
 def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lines(tmp_path / "in.jsonl", [{"x": number * number % 97} for number in range(500)])
     monkeypatch.setattr("shoal.pack.inputs.dedup_pass._JOB_SAMPLES", 40)

@@ -62,14 +62,22 @@ def test_fields_and_types_that_come_late_are_columns_of_all_shards(tmp_path: Pat
     for sample, back in zip(samples, found, strict=True):
         expected = {"new": None, **sample, "meta": {"b": None, **sample["meta"]}}
         assert {field: value if field != "tags" else list(value) for field, value in back.items()} == expected
-    repack(source, tmp_path / "two", num_workers=2, **options)
-    assert contents_of(tmp_path / "two") == contents_of(tmp_path / "b")
     mixed = repack(source, tmp_path / "mixed", mix=True, memory="16KiB", **options)
     assert schemas_of(tmp_path / "mixed") == schemas_of(tmp_path / "b")
     assert mixed.summary.num_samples == 300
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["parquet", "arrow"])
+def test_processes_find_the_same_columns(tmp_path: Path, name: str) -> None:
+    source = lines(tmp_path / "a", late_samples())
+    options: dict[str, Any] = {"format": name, "shard_bytes": "4KiB", "options": {"group_bytes": 500}}
+    for workers in (1, 2):
+        repack(source, tmp_path / str(workers), num_workers=workers, **options)
+    assert contents_of(tmp_path / "1") == contents_of(tmp_path / "2")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.drill)])
 def test_what_no_column_holds_is_said_before_anything_is_written(tmp_path: Path, workers: int) -> None:
     samples = late_samples()
     samples[297]["score"] = "none"

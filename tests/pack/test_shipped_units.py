@@ -21,16 +21,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_an_index_of_this_machine_is_not_asked_for(tmp_path: Path, cache: Path) -> None:
-    """With 10^5 samples and more, workers of this machine map the file of the index; others cannot."""
+def test_an_index_of_this_machine_is_not_asked_for(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many samples, workers of this machine map the file of the index; others cannot."""
+    monkeypatch.setattr("shoal.stream.workers.worker_batches._SMALL_ROWS", 1000)
     (tmp_path / "in").mkdir()
     for shard in range(2):
-        (tmp_path / "in" / f"{shard}.jsonl").write_text("".join(f"{number}\n" for number in range(60_000)))
-    assert shoal.open(tmp_path / "in").num_samples == 120_000  # makes the index, in the cache
+        (tmp_path / "in" / f"{shard}.jsonl").write_text("".join(f"{number}\n" for number in range(1500)))
+    assert shoal.open(tmp_path / "in").num_samples == 3000  # makes the index, in the cache
     every: list[dict[str, Any]] = [{}, {"mix": True, "memory": "8MiB"}]
     for options in every:
         home = tmp_path / f"out-{len(options)}"
-        job = plan_repack(tmp_path / "in", home, shard_bytes="400KB", **options)
+        job = plan_repack(tmp_path / "in", home, shard_bytes="8KB", **options)
         shipped = [pickle.dumps(job.task(number)) for number in job.missing()]
         whole = pickle.dumps(job)
         shutil.move(cache, tmp_path / "gone")
@@ -39,7 +42,7 @@ def test_an_index_of_this_machine_is_not_asked_for(tmp_path: Path, cache: Path) 
             pickle.loads(data)()
         pickle.loads(whole).run(0)
         shutil.move(tmp_path / "gone", cache)
-        assert job.finish().num_samples == 120_000
+        assert job.finish().num_samples == 3000
 
 
 def test_a_unit_has_its_own_shards_alone(tmp_path: Path) -> None:
@@ -50,8 +53,8 @@ def test_a_unit_has_its_own_shards_alone(tmp_path: Path) -> None:
         job = plan_repack(home / "in", home / "out", shard_bytes="4KiB", **options)
         return max(len(pickle.dumps(job.task(number))) for number in job.missing())
 
-    assert largest(8000) < 1.2 * largest(1000)
-    assert largest(8000, balance="x") < 1.2 * largest(1000, balance="x")
+    assert largest(4000) < 1.2 * largest(500)
+    assert largest(4000, balance="x") < 1.2 * largest(500, balance="x")
 
 
 @pytest.mark.parametrize("name", ["tar", "parquet", "mds"])

@@ -49,9 +49,10 @@ def test_tokens_and_their_numbers_in_every_format(tmp_path: Path, tokenizer: Pat
     assert dataset.index_column("num_tokens").tolist() == list(map(len, expected))
 
 
-def test_units_of_a_job_make_the_same_bytes(tmp_path: Path, tokenizer: Path, source: str) -> None:
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.drill)])
+def test_units_of_a_job_make_the_same_bytes(tmp_path: Path, tokenizer: Path, source: str, num_workers: int) -> None:
     options: dict[str, Any] = {"format": "parquet", "tokenize": tokenizer, "shard_bytes": "8KiB", "columns": ["number"]}
-    repack(source, tmp_path / "alone", **options, num_workers=2)
+    repack(source, tmp_path / "alone", **options, num_workers=num_workers)
     job = plan_repack(source, tmp_path / "units", **options)
     for number in reversed(job.missing()):
         pickle.loads(pickle.dumps(job.task(number)))()

@@ -62,7 +62,7 @@ def outcome(source: Path, out: Path, options: dict[str, Any]) -> Any:
 
 
 @given(FILES, OPTIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_blocks_are_what_one_by_one_gives(files: dict[str, bytes], options: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
         source = written(Path(home), files)

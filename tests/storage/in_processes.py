@@ -1,7 +1,7 @@
 """A program: streams from a store in processes started in each way, and prints what became of each, as JSON.
 
 It is a process of its own, because what a process has done before decides what its forked children can do. Called with
-one JSON object: the kind of store, what to open, and whether this process uses the store before it starts others.
+one JSON object: what to open, how to start processes, and whether this one uses the store before it starts them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from shoal.errors import ShoalError
 from shoal.storage.memory_store import MemoryStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
-
-METHODS = ("fork", "spawn", "forkserver")
-
 
 def opened(task: dict[str, Any]) -> Dataset:
     """The dataset of a task."""
@@ -52,7 +49,7 @@ def main() -> None:
     if task["used"]:
         ds = opened(task)
         next(iter(ds))
-    print(json.dumps({method: run(task, method, ds) for method in METHODS}))
+    print(json.dumps({method: run(task, method, ds) for method in task["methods"]}))
 
 
 if __name__ == "__main__":

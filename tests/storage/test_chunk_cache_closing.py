@@ -122,7 +122,7 @@ def test_some_open_it_while_the_last_one_leaves(shared: Path) -> None:
 
     def come_and_go(number: int) -> None:
         start.wait()
-        for turn in range(60):
+        for turn in range(20):
             try:
                 cache = ChunkCache(shared_directory(MIB), budget_bytes=MIB, dataset=str(number % 2), keep=False)
                 read(cache, f"{number}-{turn}")

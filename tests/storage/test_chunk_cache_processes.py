@@ -219,8 +219,11 @@ def killed(tmp_path: Path, *, num_kills: int, num_reads: int, timeout_seconds: f
         assert cache.counts.num_hits == len(present)
 
 
-def test_processes_killed_at_random(tmp_path: Path) -> None:
-    killed(tmp_path, num_kills=50, num_reads=700, timeout_seconds=90, budget=4 * MIB)
+@pytest.mark.parametrize(
+    ("num_kills", "num_reads"), [(5, 60), pytest.param(50, 700, marks=pytest.mark.drill)], ids=["few", "many"]
+)
+def test_processes_killed_at_random(tmp_path: Path, num_kills: int, num_reads: int) -> None:
+    killed(tmp_path, num_kills=num_kills, num_reads=num_reads, timeout_seconds=90, budget=4 * MIB)
 
 
 @pytest.mark.soak

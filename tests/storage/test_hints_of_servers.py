@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,19 @@ from shoal.storage.sources.source import expand
 Answer = tuple[int, dict[str, str], bytes]
 PAGE = b"<!DOCTYPE html>\n<html><body>Not here, but welcome</body></html>\n"
 LINES = b'{"n": 0}\n{"n": 1}\n'
+
+
+class ClockWithoutPauses:
+    """A clock that goes on by the length of a pause, and does not wait."""
+
+    def __init__(self) -> None:
+        self._slept_seconds = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self._slept_seconds += seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._slept_seconds
 
 
 @contextmanager
@@ -41,7 +55,7 @@ def serving(answer: Callable[[str, str], Answer]) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -85,9 +99,15 @@ def test_a_page_is_no_index(with_ranges: bool) -> None:
     ],
 )
 def test_what_is_no_index_is_passed_over_with_a_warning(
-    body: bytes, kind: str, with_ranges: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    body: bytes,
+    kind: str,
+    with_ranges: bool,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some servers answer 200 for what is not there, with anything."""
+    monkeypatch.setattr("shoal.storage.retry.time", ClockWithoutPauses())
 
     def answer(path: str, wanted: str) -> Answer:
         if path == "/a.jsonl":

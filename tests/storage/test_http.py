@@ -141,7 +141,14 @@ def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault, 
         assert store.read_range(url, 1000, 70_000) == DATA[1000:70_000]
 
 
-@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: f"{fault.kind}-{fault.status}")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.drill] if fault.kind in ("stall", "slow") else [])
+        for fault in TRANSIENT
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}",
+)
 def test_a_buffer_is_filled_or_refused_as_a_range_is_read(fault: Fault, http_client: str) -> None:
     if fault.kind == "reset" and http_client == "libcurl":
         pytest.skip("libcurl itself asks again if a kept connection ends before it answers")

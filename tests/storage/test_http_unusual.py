@@ -195,9 +195,17 @@ def test_what_is_left_in_tls_is_not_taken_for_the_next_answer(num_more: int) -> 
         assert used[-1] > 0
 
 
+ENDS = [b"\r\n0\r\n\r\nHTTP/1.1 206 x\r\n", b"\r\nno number\r\n", b"\r\n-5\r\n", b"\r\n5\r\nabcde\r\n0\r\n\r\n"]
+
+
 @pytest.mark.parametrize(
-    "end",
-    [b"\r\n0\r\n\r\nHTTP/1.1 206 x\r\n", b"\r\nno number\r\n", b"\r\n-5\r\n", b"\r\n5\r\nabcde\r\n0\r\n\r\n", b"\r\n"],
+    ("end", "http_client"),
+    [
+        *((end, client) for end in ENDS for client in ("libcurl", "plain")),
+        (b"\r\n", "plain"),
+        pytest.param(b"\r\n", "libcurl", marks=pytest.mark.drill),  # which waits for a second or two
+    ],
+    indirect=["http_client"],
 )
 def test_chunks_that_end_otherwise_end_their_connection(end: bytes, http_client: str) -> None:
     with saying([chunked(end)]) as (url, used):
@@ -371,6 +379,7 @@ def test_what_is_faster_is_said_once(
     ] * (http_client == "plain")
 
 
+@pytest.mark.parametrize("http_client", ["plain", pytest.param("libcurl", marks=pytest.mark.drill)], indirect=True)
 def test_a_number_that_is_no_number_of_bytes() -> None:
     many = b"9" * 5000
     said = [

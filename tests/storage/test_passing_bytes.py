@@ -58,7 +58,7 @@ RANGES = st.tuples(st.integers(0, len(DATA)), st.integers(0, len(DATA))).map(sor
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["note", "fill", "read", "read in place"]), RANGES))
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(steps=STEPS)
 def test_reads_are_right_and_fetch_only_what_lies_between_noted_bytes(steps: list[tuple[int, str, list[int]]]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:

@@ -79,7 +79,8 @@ def killed_while_noting(directory: Path, *, seed: int, budget: int, seconds: flo
         process.send_signal(signal.SIGKILL)
 
 
-def test_a_process_killed_while_it_notes_leaves_no_wrong_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_kills", [2, pytest.param(8, marks=pytest.mark.drill)])
+def test_a_process_killed_while_it_notes_leaves_no_wrong_byte(tmp_path: Path, num_kills: int) -> None:
     budget = 5 * MIB
     data = random.Random(0).randbytes(2 * MIB)
     paths = [f"memory://passing/{number}.tar" for number in range(4)]
@@ -87,7 +88,7 @@ def test_a_process_killed_while_it_notes_leaves_no_wrong_byte(tmp_path: Path) ->
         MemoryStore().put(path, data)
     rng = random.Random(7)
     passing = PassingBytes(str(tmp_path), budget_bytes=budget)
-    for attempt in range(8):
+    for attempt in range(num_kills):
         killed_while_noting(tmp_path, seed=attempt * 100, budget=budget, seconds=0.05 * rng.random())
         assert used_bytes(tmp_path) <= budget
         serving = passing.serving(MemoryStore())
@@ -258,7 +259,7 @@ def tar_of(num_members: int, seed: int) -> bytes:
 
 @pytest.mark.parametrize("is_started_anew", [False, True])
 def test_the_bytes_of_scanned_shards_are_fetched_once(tmp_path: Path, http_client: str, is_started_anew: bool) -> None:
-    shards = {f"data/{number:02d}.tar": tar_of(2500, number) for number in range(6)}
+    shards = {f"data/{number:02d}.tar": tar_of(800, number) for number in range(6)}
     with RangeServer(shards, faults=[Fault("status", probability=0.1)]) as server:
         source = [server.url_of(path) for path in shards]
         once = open_store(source)
@@ -266,7 +267,7 @@ def test_the_bytes_of_scanned_shards_are_fetched_once(tmp_path: Path, http_clien
         passing = PassingBytes(str(tmp_path), budget_bytes=256 * MIB)
         found = expand(source, suffixes=(".tar",), store=once)
         index = build_index(found, store=passing.noting(store), format=format_named("tar"))
-        assert index.num_samples == 6 * 2500
+        assert index.num_samples == 6 * 800
         scanned_bytes = server.num_bytes()
         assert scanned_bytes < 1.05 * sum(map(len, shards.values()))
         server.clear()

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ def there(request: pytest.FixtureRequest, s3_endpoint: str, tmp_path: Path) -> I
         yield place
 
 
-def run_program(place: Place, *, used: bool) -> dict[str, Any]:
+def run_program(place: Place, *, used: bool, methods: Sequence[str]) -> dict[str, Any]:
     lines = LINES if place.kind == "memory" else None
     task = {"source": f"{place.root}/a.jsonl", "options": place.options, "used": used, "lines": lines}
+    task["methods"] = methods
     done = subprocess.run(
         [sys.executable, "-m", "tests.storage.in_processes", json.dumps(task)],
         cwd=ROOT,
@@ -58,10 +59,23 @@ def _each_client(request: pytest.FixtureRequest, http_client: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("http_client", ["libcurl"], indirect=True)
+@pytest.mark.parametrize(("there", "used"), [("s3", True), ("memory", False)], indirect=["there"])
+def test_children_read_right_bytes_or_say_at_once_that_they_cannot(there: Place, used: bool) -> None:
+    check_children(there, used=used, methods=("spawn",) if there.kind == "memory" else ("fork",))
+
+
+@pytest.mark.drill
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 @pytest.mark.parametrize("there", ["local", "http", "s3", "memory"], indirect=True)
-def test_children_read_right_bytes_or_say_at_once_that_they_cannot(there: Place, used: bool) -> None:
-    answers = run_program(there, used=used)
+def test_children_started_in_each_way_do(there: Place, used: bool) -> None:
+    check_children(there, used=used, methods=("fork", "spawn", "forkserver"))
+
+
+def check_children(there: Place, *, used: bool, methods: Sequence[str]) -> None:
+    answers = run_program(there, used=used, methods=methods)
+    assert tuple(answers) == methods
     order = Full().bind([1] * 200, seed=1, epoch=0).ids(0, 200).tolist()
     for method, (exit_code, said) in answers.items():
         assert exit_code == 0, (method, said)
@@ -85,16 +99,27 @@ for _ in range(int(sys.argv[3])):
 """
 
 
+@pytest.mark.parametrize("http_client", ["libcurl"], indirect=True)
+@pytest.mark.parametrize("there", ["http"], indirect=True)
+def test_a_process_that_streams_and_ends_in_the_middle_ends_well(there: Place) -> None:
+    check_ends(there, num_rounds=1, numbers=(3,))
+
+
+@pytest.mark.drill
 @pytest.mark.parametrize("there", ["http", "s3"], indirect=True)
 def test_processes_that_stream_and_end_end_well(there: Place) -> None:
+    check_ends(there, num_rounds=NUM_SHORT // 8, numbers=(1, 3, 150, 200))
+
+
+def check_ends(there: Place, *, num_rounds: int, numbers: Sequence[int]) -> None:
     """Some in the middle of an epoch, with requests under way: threads, connections and libraries must let go."""
     large = "".join(json.dumps({"id": number, "text": "x" * 20_000}) + "\n" for number in range(200))
     there.put("large.jsonl", large.encode())
     words = [sys.executable, "-c", SHORT, f"{there.root}/large.jsonl", json.dumps(there.options)]
-    for _ in range(0, NUM_SHORT // 2, 4):
+    for _ in range(num_rounds):
         running = [
             subprocess.Popen([*words, str(num_samples)], stderr=subprocess.PIPE, text=True)
-            for num_samples in (1, 3, 150, 200)
+            for num_samples in numbers
         ]
         for process in running:
             _, said = process.communicate(timeout=100)
