@@ -15,10 +15,8 @@ from shoal.stream.dataset import Dataset
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-# One fork server serves all tests, and imports torch once; also what ranks of a job need of it.
-multiprocessing.set_forkserver_preload(
-    ["torch.utils.data", "shoal.torch", "tests.integrations.stages", "tests.integrations.launched"]
-)
+# One fork server serves all tests, and imports torch once.
+multiprocessing.set_forkserver_preload(["torch.utils.data", "shoal.torch", "tests.integrations.stages"])
 
 
 @pytest.fixture(autouse=True)

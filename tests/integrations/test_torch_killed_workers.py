@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch.utils.data
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from shoal.errors import WorkerError
@@ -21,6 +22,12 @@ from shoal.stream.dataset import Dataset
 from shoal.torch import DataLoader
 
 METHODS = ["fork", "forkserver"]
+
+
+@pytest.fixture(autouse=True)
+def _torch_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch waits so long for a worker that does not end by itself, and for an answer between two looks at workers."""
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
 
 
 def kill(workers: Any) -> None:
@@ -60,8 +67,21 @@ def test_a_kill_between_two_passes_is_raised_by_the_second(method: str, tars: Da
     loader.close()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("place", ["_reset", "_try_put_index", "_try_get_data", "_process_data", "add_counts"])
+@pytest.mark.parametrize(
+    ("place", "method"),
+    [
+        ("_reset", "fork"),
+        ("_try_put_index", "forkserver"),
+        ("_try_get_data", "fork"),
+        ("_process_data", "forkserver"),
+        ("add_counts", "fork"),
+        pytest.param("_reset", "forkserver", marks=pytest.mark.drill),
+        pytest.param("_try_put_index", "fork", marks=pytest.mark.drill),
+        pytest.param("_try_get_data", "forkserver", marks=pytest.mark.drill),
+        pytest.param("_process_data", "fork", marks=pytest.mark.drill),
+        pytest.param("add_counts", "forkserver", marks=pytest.mark.drill),
+    ],
+)
 def test_a_kill_anywhere_in_a_pass_is_a_worker_error(
     place: str, method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

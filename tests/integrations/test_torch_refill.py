@@ -105,14 +105,28 @@ def test_other_loaders_are_refused(tars: Dataset) -> None:
         IterableDataset(part(tars))
 
 
-def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(tmp_path: Path) -> None:
-    """Real ranks with worker processes end by SIGKILL after some checkpoints, at two sizes: every sample once."""
+# Each leg is a world size, a number of workers, and the steps after which each rank is killed, or 0.
+# A rank that forks its workers needs no fork server of its own, which would import torch.
+@pytest.mark.parametrize(
+    ("legs", "method"),
+    [
+        pytest.param([(2, 1, 7), (1, 0, 0)], "fork", id="one kill"),
+        pytest.param([(2, 1, 7), (3, 0, 5), (1, 2, 0)], None, id="two kills", marks=pytest.mark.drill),
+    ],
+)
+def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(
+    legs: list[tuple[int, int, int]], method: str | None, tmp_path: Path
+) -> None:
+    """Real ranks with worker processes end by SIGKILL after some checkpoints, at other sizes: every sample once."""
     data = write_tars(tmp_path / "data", [70, 1, 0, 147, 62, 60, 35, 102])
     open_finely(data)
     context: Any = multiprocessing.get_context("forkserver")
-    for number, (world_size, num_workers, steps) in enumerate([(2, 1, 7), (3, 0, 5), (1, 2, 0)]):
+    for number, (world_size, num_workers, steps) in enumerate(legs):
         ranks = [
-            context.Process(target=train_refilled.run, args=(tmp_path, number, rank, world_size, num_workers, steps))
+            context.Process(
+                target=train_refilled.run,
+                args=(tmp_path, number, rank, world_size, num_workers, steps, method if num_workers else None),
+            )
             for rank in range(world_size)
         ]
         for process in ranks:
