@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch.utils.data
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from shoal.errors import WorkerError
@@ -21,13 +20,8 @@ from shoal.processes.start_methods import wait_for_end
 from shoal.stream.dataset import Dataset
 from shoal.torch import DataLoader
 
+pytestmark = pytest.mark.usefixtures("impatient_torch")
 METHODS = ["fork", "forkserver"]
-
-
-@pytest.fixture(autouse=True)
-def _torch_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch waits so long for a worker that does not end by itself, and for an answer between two looks at workers."""
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
 
 
 def kill(workers: Any) -> None:
