@@ -1,4 +1,4 @@
-"""Ways of ending a loop over a loader, each run as a process: closing.py DATA INDEX WAY NUM_WORKERS."""
+"""Ways of ending a loop over a loader, in one process: closing.py DATA INDEX WAY,... NUM_WORKERS,... TIMES."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def exit_in_the_middle(loader: Any) -> None:
     globals()["kept"] = loader, iterator  # still there when Python ends
 
 
-WAYS = {way.__name__: way for way in (leave_early, fail, interrupt, interrupt_the_end, let_go, exit_in_the_middle)}
+WAYS = {way.__name__: way for way in (leave_early, fail, interrupt, interrupt_the_end, let_go)}
 
 
 def give_back_slowly(name: Any, kind: str, give_back: Any = resource_tracker.unregister) -> None:
@@ -98,14 +98,16 @@ def give_back_slowly(name: Any, kind: str, give_back: Any = resource_tracker.unr
 
 def main() -> None:
     resource_tracker.unregister = give_back_slowly  # type: ignore[assignment]  # the third argument is ours
-    data, index, ways, num_workers, times = sys.argv[1:]
+    data, index, ways, worker_counts, times = sys.argv[1:]
     warnings.simplefilter("ignore", ShuffleWarning)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background of a shell ignores it
-    for way in ways.split(","):
-        for _ in range(int(times) if way != "exit_in_the_middle" else 1):
-            began = time.perf_counter()
-            WAYS[way](loader_of(data, index, int(num_workers)))
-            print(way, round(time.perf_counter() - began, 3), threading.active_count(), flush=True)
+    for num_workers in map(int, worker_counts.split(",")):
+        for way in ways.split(","):
+            for _ in range(int(times)):
+                WAYS[way](loader_of(data, index, num_workers))
+                print(way, num_workers, threading.active_count(), flush=True)
+    exit_in_the_middle(loader_of(data, index, num_workers))
+    print("exit_in_the_middle", num_workers, threading.active_count(), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,10 @@ from tests.stream.made import open_finely, write_tars
 
 from shoal.stream.dataset import Dataset
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch_data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
 
-# One fork server serves all tests, and imports torch once; also what ranks of a job need of it.
-multiprocessing.set_forkserver_preload(
-    ["torch.utils.data", "shoal.torch", "tests.integrations.stages", "tests.integrations.launched"]
-)
+# One fork server serves all tests, and imports torch once.
+multiprocessing.set_forkserver_preload(["torch.utils.data", "shoal.torch", "tests.integrations.stages"])
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +25,13 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name in {"RANK", "WORLD_SIZE"} or name.startswith(("SLURM_", "OMPI_", "PMI_", "MV2_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def impatient_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch wait half a second, not five, for the end of a worker and before it looks for lost workers."""
+    monkeypatch.setattr(torch_data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+    monkeypatch.setattr(torch_data.dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.5,))
 
 
 @pytest.fixture

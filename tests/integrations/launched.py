@@ -1,7 +1,7 @@
 """Starts a script as ranks of a job with the agent that torchrun starts them with, but without importing torch anew.
 
-The agent is a child of the tests' fork server, and the ranks are its children: what torchrun does beyond that is to
-read its command line and to start Python for each rank, a second or two of importing on every start.
+The agent is a child of the tests' fork server, and the ranks are its children: they have what the agent imported.
+torchrun also reads its command line and starts Python for each rank, which then imports torch for a second or two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.optim
 
 __all__ = ["launch"]
 
-# Also for the sake of the fork server, where they are imported once for all ranks.
+# Imported in the agent, once for all ranks.
 _HEAVY = (torch.distributed.checkpoint, torch.optim.SGD)
 
 

@@ -76,6 +76,15 @@ def of_samples(trainer: Trainer, ds: Dataset) -> Iterator[Any]:
     return iter(ds.map(trainer.changed))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _quick_collections() -> Iterator[None]:
+    """Let the garbage collector look only at objects of these tests: it takes long over those of torch."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 WAYS = [of_batches, of_failing_batches, without_room, in_threads, failing_in_threads, of_steps, of_steps_here,
         of_samples]  # fmt: skip
 

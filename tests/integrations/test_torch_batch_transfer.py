@@ -81,6 +81,7 @@ def test_a_batch_is_what_it_was(batch: Any) -> None:
     assert not is_copied
 
 
+@pytest.mark.drill
 def test_full_shared_memory(tmp_path: Path) -> None:
     """With a small one of its own, where this user may mount."""
     unshare = shutil.which("unshare")

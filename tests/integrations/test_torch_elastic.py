@@ -204,6 +204,7 @@ def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int
     assert left == []
 
 
+@pytest.mark.drill
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_a_job_that_is_killed_goes_on_at_another_size(data: tuple[Path, Path], tmp_path: Path) -> None:
     check_history(SHORT, tmp_path / "out", data, seed=0)

@@ -38,8 +38,19 @@ def check(tars: Dataset, place: Callable[[Dataset], Dataset], options: dict[str,
     assert num_inside
 
 
-@pytest.mark.parametrize("place", [near, far])
-@pytest.mark.parametrize("options", list(OPTIONS))
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ("ahead", far),
+        ("decoded in threads", near),
+        ("nothing ahead", near),
+        ("decoded in threads, nothing ahead", far),
+        pytest.param("ahead", near, marks=pytest.mark.drill),
+        pytest.param("decoded in threads", far, marks=pytest.mark.drill),
+        pytest.param("nothing ahead", far, marks=pytest.mark.drill),
+        pytest.param("decoded in threads, nothing ahead", near, marks=pytest.mark.drill),
+    ],
+)
 def test_an_interrupted_loop_goes_on_where_it_was(options: str, place: Any, tars: Dataset) -> None:
     check(tars, place, OPTIONS[options], 1, 1)
 

@@ -37,8 +37,9 @@ def ids_of(batches: Any) -> list[list[int]]:
     return [torch.as_tensor(batch["__id__"]).reshape(-1).tolist() for batch in batches]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("size", [None, 9])
+@pytest.mark.parametrize(
+    ("num_workers", "size"), [(0, None), (0, 9), (2, None), (2, 9), pytest.param(3, 9, marks=pytest.mark.drill)]
+)
 def test_every_sample_once_over_ranks_and_workers(num_workers: int, size: int | None, tars: Dataset) -> None:
     seen = []
     for rank in range(2):
@@ -149,8 +150,9 @@ def test_the_dataset_may_be_told_the_epoch_itself(num_workers: int, tars: Datase
     assert ids_of(loader) == [ds.batch_ids(step, epoch=2).tolist() for step in range(2)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-@pytest.mark.parametrize("size", [None, 9])
+@pytest.mark.parametrize(
+    ("num_workers", "size"), [(0, None), (0, 9), (2, None), (2, 9), pytest.param(1, 9, marks=pytest.mark.drill)]
+)
 def test_a_stateful_loader_resumes_exactly(num_workers: int, size: int | None, tars: Dataset) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
     ds = tars.shuffle(seed=3).with_ids().partition(rank=1, world_size=2)

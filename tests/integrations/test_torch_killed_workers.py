@@ -20,6 +20,7 @@ from shoal.processes.start_methods import wait_for_end
 from shoal.stream.dataset import Dataset
 from shoal.torch import DataLoader
 
+pytestmark = pytest.mark.usefixtures("impatient_torch")
 METHODS = ["fork", "forkserver"]
 
 
@@ -60,8 +61,21 @@ def test_a_kill_between_two_passes_is_raised_by_the_second(method: str, tars: Da
     loader.close()
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("place", ["_reset", "_try_put_index", "_try_get_data", "_process_data", "add_counts"])
+@pytest.mark.parametrize(
+    ("place", "method"),
+    [
+        ("_reset", "fork"),
+        ("_try_put_index", "forkserver"),
+        ("_try_get_data", "fork"),
+        ("_process_data", "forkserver"),
+        ("add_counts", "fork"),
+        pytest.param("_reset", "forkserver", marks=pytest.mark.drill),
+        pytest.param("_try_put_index", "fork", marks=pytest.mark.drill),
+        pytest.param("_try_get_data", "forkserver", marks=pytest.mark.drill),
+        pytest.param("_process_data", "fork", marks=pytest.mark.drill),
+        pytest.param("add_counts", "forkserver", marks=pytest.mark.drill),
+    ],
+)
 def test_a_kill_anywhere_in_a_pass_is_a_worker_error(
     place: str, method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,9 +29,9 @@ EVEN = dict.fromkeys(SIZES, 1)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("mixed")
-    sources_in(found)
-    return found
+    directory = tmp_path_factory.mktemp("mixed")
+    sources_in(directory)
+    return directory
 
 
 def part(home: Path, *, rank: int = 1, world_size: int = 2, size: int = 11) -> Any:
@@ -39,7 +39,7 @@ def part(home: Path, *, rank: int = 1, world_size: int = 2, size: int = 11) -> A
     return ds.with_ids().batch(size).partition(rank=rank, world_size=world_size)
 
 
-@pytest.mark.parametrize("num_workers", range(4))
+@pytest.mark.parametrize("num_workers", [0, 2, pytest.param(3, marks=pytest.mark.drill)])
 def test_batches_do_not_depend_on_who_makes_them(num_workers: int, home: Path) -> None:
     here, loader = part(home), DataLoader(part(home), num_workers=num_workers)
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_batches_do_not_depend_on_who_makes_them(num_workers: int, home: Path) -
     assert loader.certificate() == here.certificate()
 
 
-@pytest.mark.parametrize(("num_workers", "then"), [(0, 2), (2, 1), (3, 0)])
+@pytest.mark.parametrize(("num_workers", "then"), [(0, 2), (2, 0), pytest.param(3, 1, marks=pytest.mark.drill)])
 def test_a_run_goes_on_with_any_number_of_workers(num_workers: int, then: int, home: Path) -> None:
     expected = [check_batch(batch) for batch in part(home)]
     loader = DataLoader(part(home), num_workers=num_workers)
@@ -75,7 +75,7 @@ def test_workers_that_stay_learn_of_changes_that_a_state_brings(home: Path) -> N
     loader.close()
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.drill)])
 def test_mixtures_travel_to_fresh_processes(method: str, home: Path) -> None:
     loader = DataLoader(part(home), num_workers=1, multiprocessing_context=method)
     assert ids_in(loader) == ids_in(part(home))
@@ -132,5 +132,5 @@ def test_tokens_are_gathered_from_near_and_far_by_any_worker(num_workers: int, t
         begun = list(itertools.islice(loader, 7))
         again = DataLoader(mix.batch(16), num_workers=2 - num_workers)
         again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-        found = [(batch["tokens"].tolist(), batch["__source__"]) for batch in (*begun, *again)]
-    assert found == expected
+        batches = [(batch["tokens"].tolist(), batch["__source__"]) for batch in (*begun, *again)]
+    assert batches == expected

@@ -61,7 +61,12 @@ def within(seconds: float, is_so: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize(
     ("method", "number"),
-    [("fork", signal.SIGTERM), ("spawn", signal.SIGKILL), ("forkserver", signal.SIGKILL)],
+    [
+        ("fork", signal.SIGKILL),
+        pytest.param("fork", signal.SIGTERM, marks=pytest.mark.drill),
+        pytest.param("spawn", signal.SIGKILL, marks=pytest.mark.drill),
+        pytest.param("forkserver", signal.SIGKILL, marks=pytest.mark.drill),
+    ],
 )
 def test_a_killed_trainer_leaves_nothing(
     method: str, number: signal.Signals, served: tuple[Path, RangeServer], tmp_path: Path, scratch: Path

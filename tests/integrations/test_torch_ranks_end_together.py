@@ -82,11 +82,17 @@ def test_a_merged_state_resumes_passes_at_another_world_size(data: Path) -> None
     assert not ALL_TOKENS - found
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_real_ranks_that_wait_for_each_other_at_each_step_end_two_passes(data: Path, num_workers: int) -> None:
+# A rank that forks its workers needs no fork server of its own, which would import torch.
+@pytest.mark.parametrize(
+    ("num_workers", "method"),
+    [(0, None), pytest.param(2, "fork", marks=pytest.mark.drill), pytest.param(2, None, marks=pytest.mark.drill)],
+)
+def test_real_ranks_that_wait_for_each_other_at_each_step_end_two_passes(
+    data: Path, num_workers: int, method: str | None
+) -> None:
     context: Any = multiprocessing.get_context("forkserver")
-    given = (num_workers, {"steps": STEPS})
-    ranks = [context.Process(target=train_packed_ranks.run, args=(data, rank, 2, *given)) for rank in range(2)]
+    options = (num_workers, method, {"steps": STEPS})
+    ranks = [context.Process(target=train_packed_ranks.run, args=(data, rank, 2, *options)) for rank in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:

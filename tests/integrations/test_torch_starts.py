@@ -9,7 +9,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tests.storage.servers import Place, moto, place_of_kind
 from tests.stream.made import check_batch, flat, open_finely, write_tars
 
 from shoal.errors import ForkError
+from shoal.processes.start_methods import existing_main
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.torch import DataLoader
@@ -99,6 +102,46 @@ def test_workers_read_right_bytes_or_say_at_once_that_they_cannot(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("shoal-make")]
 
 
+def main_module(path: Path | str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Replace the main module by one of a script."""
+    main = ModuleType("__main__")
+    main.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    return main
+
+
+def test_the_path_of_a_main_module_is_hidden_unless_its_file_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "job.py"
+    script.touch()
+    for path, hidden in [(str(script), str(script)), (str(tmp_path / "deleted.py"), None), ("<stdin>", None)]:
+        main = main_module(path, monkeypatch)
+        with existing_main():
+            assert main.__file__ == hidden
+        assert main.__file__ == path
+
+
+@pytest.mark.parametrize("name", ["<stdin>", "deleted.py"])
+def test_workers_do_not_run_a_main_module_without_a_file(
+    name: str, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = main_module(name if name == "<stdin>" else tmp_path / name, monkeypatch)
+    paths_at_start = []
+    ensure_running = forkserver.ensure_running
+
+    def noted() -> None:
+        paths_at_start.append(main.__file__)  # a fork server that starts imports the main module
+        ensure_running()
+
+    monkeypatch.setattr(forkserver, "ensure_running", noted)
+    ds = open_dataset(local / "data", index=local / "fine.index").with_ids().batch(30)
+    loader = DataLoader(ds, num_workers=1, multiprocessing_context="forkserver")
+    assert flat(batch["__id__"].tolist() for batch in loader) == list(range(NUM))
+    assert paths_at_start
+    assert set(paths_at_start) == {None}
+
+
 SCRIPT = """
 import os, sys
 import shoal, shoal.torch
@@ -110,6 +153,7 @@ assert [i for batch in loader for i in batch["__id__"].tolist()] == list(range(9
 """
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_script_that_is_no_file_starts_workers(method: str, is_deleted: bool, local: Path, tmp_path: Path) -> None:

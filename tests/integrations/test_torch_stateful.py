@@ -21,9 +21,15 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("sets_epochs", [True, False])
-@pytest.mark.parametrize("size", [4, -4, -1])
-@pytest.mark.parametrize("is_shuffled", [True, False])
+# Each two of the three values occur together once; the drills are the other combinations.
+PAIRS = [(True, 4, True), (True, -4, False), (True, -1, True), (False, 4, False), (False, -4, True), (False, -1, False)]
+OTHERS = [(is_shuffled, size, not sets_epochs) for is_shuffled, size, sets_epochs in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("is_shuffled", "size", "sets_epochs"),
+    [*PAIRS, *(pytest.param(*other, marks=pytest.mark.drill) for other in OTHERS)],
+)
 def test_a_state_of_any_point_resumes_exactly(is_shuffled: bool, size: int, sets_epochs: bool, few: Dataset) -> None:
     pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
     made = Made(few, is_shuffled=is_shuffled, size=size)

@@ -204,7 +204,8 @@ def _slowly() -> SlowToStart:
     return SlowToStart()
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.usefixtures("impatient_torch")
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.drill)])
 def test_a_loop_whose_workers_start_can_be_ended(method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker takes a minute to start: the main process waits for it, or for its first batch."""
     ds = tars.map(SlowToStart()).with_ids().batch(5)

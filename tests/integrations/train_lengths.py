@@ -36,11 +36,13 @@ def dataset(out: Path, how: str) -> shoal.Dataset:
     return ds.pack_sequences(64, strategy=how, block=128).batch(global_batch_size=6, balance="attention")
 
 
-def run(out: Path, how: str, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> None:
+def run(
+    out: Path, how: str, number: int, rank: int, world_size: int, num_workers: int, steps: int, method: str | None
+) -> None:
     """Run leg ``number`` from what was saved in the one before: some steps, or with 0 to the epoch's end."""
     warnings.simplefilter("ignore", ShuffleWarning)
     ds = dataset(out, how).partition(rank=rank, world_size=world_size)
-    loader = shoal.torch.DataLoader(ds, num_workers=num_workers)
+    loader = shoal.torch.DataLoader(ds, num_workers=num_workers, multiprocessing_context=method)
     if number:
         loader.load_state_dict(json.loads((out / f"saved-{number - 1}-0.json").read_text())["state"])
     tokens: list[int] = []

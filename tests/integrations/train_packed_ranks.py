@@ -28,11 +28,12 @@ def dataset(data: Path) -> shoal.Dataset:
     return ds.pack_sequences(LENGTH, strategy="best_fit", lengths=None, block=16)
 
 
-def run(out: Path, rank: int, world_size: int, num_workers: int, how: dict[str, Any]) -> None:
+def run(out: Path, rank: int, world_size: int, num_workers: int, method: str | None, how: dict[str, Any]) -> None:
     """Run two passes, with a sum over all ranks at each step."""
     where: Any = {"init_method": (out / "store").as_uri(), "rank": rank, "world_size": world_size}
     dist.init_process_group("gloo", timeout=timedelta(seconds=20), **where)
-    loader = shoal.torch.DataLoader(dataset(out).batch(2, **how), num_workers=num_workers)
+    ds = dataset(out).batch(2, **how)
+    loader = shoal.torch.DataLoader(ds, num_workers=num_workers, multiprocessing_context=method)
     passes: list[list[int]] = []
     for epoch in range(2):
         loader.set_epoch(epoch)

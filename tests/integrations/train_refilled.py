@@ -34,11 +34,11 @@ def consumed(out: Path) -> tuple[list[int], list[Any]]:
     return ids, proofs
 
 
-def run(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> None:
+def run(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int, method: str | None) -> None:
     """Run leg ``number`` from what the ranks of the one before saved: some steps, or with 0 to the epoch's end."""
     warnings.simplefilter("ignore", ShuffleWarning)
     ds = dataset(out).partition(rank=rank, world_size=world_size)
-    loader = shoal.torch.DataLoader(ds, num_workers=num_workers)
+    loader = shoal.torch.DataLoader(ds, num_workers=num_workers, multiprocessing_context=method)
     if number:
         before = [json.loads(path.read_text())["state"] for path in out.glob(f"saved-{number - 1}-*.json")]
         loader.load_state_dict(shoal.merge_states(before))

@@ -164,7 +164,7 @@ def test_a_chain_of_resumes_is_one_run_while_the_directory_grows(
     assert got == ids_of(made())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     sizes=SIZES,
     buffer=st.none() | st.integers(1, 12),

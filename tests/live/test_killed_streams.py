@@ -17,14 +17,16 @@ ROOT = SCRIPT.parent.parent.parent
 
 
 @pytest.mark.parametrize(
-    ("kind", "contents"),
+    ("kind", "contents", "kills"),
     [
-        ("own state", "contents"),
-        pytest.param("followed", "", marks=pytest.mark.drill),
-        pytest.param("replayed", "", marks=pytest.mark.drill),
+        ("own state", "contents", [2]),
+        pytest.param("own state", "contents", [2, 3], marks=pytest.mark.drill),
+        pytest.param("followed", "", [2, 3], marks=pytest.mark.drill),
+        pytest.param("replayed", "", [2, 3], marks=pytest.mark.drill),
     ],
 )
-def test_a_killed_run_goes_on_exactly(kind: str, contents: str, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_exactly(kind: str, contents: str, kills: list[int], tmp_path: Path) -> None:
+    """Each process is killed after so many checkpoints; one more process then runs to the end."""
     shards = tmp_path / "shards"
     shards.mkdir()
     for first in range(0, TOTAL, 80):
@@ -34,10 +36,10 @@ def test_a_killed_run_goes_on_exactly(kind: str, contents: str, tmp_path: Path) 
     assert sorted(whole) == list(range(TOTAL))
     command = [sys.executable, str(SCRIPT), kind, str(shards), str(tmp_path / "checkpoint.json"), contents]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for saved in (2, 3):
+    for num_checkpoints in kills:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stdout is not None
-            for _ in range(saved):
+            for _ in range(num_checkpoints):
                 assert process.stdout.readline() == "saved\n"
             process.kill()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True, timeout=60)

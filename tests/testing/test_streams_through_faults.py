@@ -97,8 +97,21 @@ def name_of(fault: Fault) -> str:
     return f"{fault.kind}-{fault.status}" if fault.kind == "status" else fault.kind
 
 
-@pytest.mark.parametrize("scheme", ["http", "s3"])
-@pytest.mark.parametrize("fault", FAULTS, ids=name_of)
+# Each fault with both clients and both schemes, and in turn with each client for http.
+PAIRS = [
+    (fault, scheme, client)
+    for number, fault in enumerate(FAULTS)
+    for scheme, client in zip(("http", "s3"), (("libcurl", "plain"), ("plain", "libcurl"))[number % 2], strict=True)
+]
+OTHERS = [(fault, scheme, {"libcurl": "plain", "plain": "libcurl"}[client]) for fault, scheme, client in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("fault", "scheme", "http_client"),
+    [*PAIRS, *(pytest.param(*other, marks=pytest.mark.drill) for other in OTHERS)],
+    indirect=["http_client"],
+    ids=lambda value: name_of(value) if isinstance(value, Fault) else value,
+)
 def test_a_fault_in_one_of_ten_requests_changes_nothing(fault: Fault, scheme: str, far: Far) -> None:
     with RangeServer(far.shards, seed=1) as server:
         assert delivered(far.open(server, scheme, fault)) == far.clean
