@@ -13,6 +13,7 @@ import numpy as np
 from tests.stream.made import check_batch, check_sample, open_finely, text, write_tars
 
 import shoal
+from shoal.mixing import PerBatch, PerRank
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 from shoal.stream.dataset import Dataset
 
@@ -162,7 +163,11 @@ class Kind:
 
 
 def shuffled(source: Dataset, order: Order) -> Dataset:
-    return source if isinstance(order, Sequential) else source.shuffle(order, seed=3)
+    return source.shuffle(order, seed=3)
+
+
+def _plain(source: Dataset, order: Order) -> Dataset:
+    return (source if isinstance(order, Sequential) else shuffled(source, order)).with_ids()
 
 
 def _chosen(source: Dataset, order: Order) -> Dataset:
@@ -175,7 +180,13 @@ def _split(source: Dataset, order: Order) -> Dataset:
 
 
 def _sampled(source: Dataset, order: Order) -> Dataset:
-    return shuffled(source.sample(1.0 / (1 + np.arange(NUM_SAMPLES)), num_samples=110), order).with_ids()
+    chosen = source.select(np.arange(NUM_SAMPLES) % 3 != 1)
+    copies = chosen.sample(1.0 / (1 + np.arange(NUM_SAMPLES)), num_samples=110)
+    return shuffled(copies, order).skip(20).with_ids()
+
+
+def _balanced(source: Dataset, order: Order) -> Dataset:
+    return shuffled(source.sample(by=np.arange(NUM_SAMPLES) < 3, balanced=True), order).with_ids()
 
 
 _GAPS = {0: range(20, 33), 1: range(50, 71)}
@@ -198,8 +209,10 @@ def _filtered(source: Dataset, order: Order, *, refill: bool = False) -> Dataset
 
 def _mixed(source: Dataset, order: Order) -> Dataset:
     sources = {"low": source.take(50), "high": source.skip(50)}
-    mixture = shoal.mix(sources, weights={"low": 2, "high": 1}, epoch_size=100).shuffle(order, seed=3)
-    return mixture.reweight(at=40, weights={"low": 1, "high": 1}, ramp=20).with_ids()
+    choice: Any = "random" if order == ORDERS["full"] else PerRank(samples=4) if order == ORDERS["window"] else "even"
+    choice = PerBatch(samples=12) if order == ORDERS["nodes"] else choice
+    mixture = shoal.mix(sources, weights={"low": 2, "high": 1}, epoch_size=100, choice=choice)
+    return mixture.shuffle(order, seed=3).reweight(at=40, weights={"low": 1, "high": 1}, ramp=20).with_ids()
 
 
 def _growing(source: Dataset, _: Order) -> Dataset:
@@ -220,14 +233,17 @@ _TOKENS: dict[str, Any] = {"items": tokens_in, "formats": WITH_LENGTHS}
 _AS_THEY_COME: dict[str, Any] = {"items": tokens_in, "fills": True, "comes_again": GROUP}
 
 KINDS: dict[str, Kind] = {
-    "plain": Kind(lambda source, order: shuffled(source, order).with_ids()),
+    "plain": Kind(_plain),
     "chosen": Kind(_chosen, _by_order),
     "split": Kind(_split, _by_order),
+    "one": Kind(lambda source, order: shuffled(source.select([17]), order).with_ids(), _by_order),
     "sampled": Kind(_sampled, _by_order),
+    "balanced": Kind(_balanced, _by_order),
+    "limited": Kind(lambda source, order: shuffled(source.sample(by="shard", limit=3), order).with_ids(), _by_order),
     "left out": Kind(_left_out, _outside_of_gaps, gaps=_GAPS),
     "filtered": Kind(_filtered, _kept, is_filtered=True),
     "refilled": Kind(lambda source, order: _filtered(source, order, refill=True), _kept, fills=True),
-    "mixture": Kind(_mixed, _by_order, orders=("full", "window", "nodes")),
+    "mixture": Kind(_mixed, _by_order, orders=("full", "window", "nodes", "block")),
     "growing": Kind(_growing, items=numbers_in, formats=("tar",), orders=("window",)),
     "packed": Kind(_packed, **_TOKENS),
     "laid end to end": Kind(lambda source, order: _packed(source, order, "concat"), **_TOKENS),

@@ -28,22 +28,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 ORDERS = [Sequential(), Full(), Window(chunks=6, num_canonical_nodes=2), Block(chunks=4), Buffer(samples=30)]
 
 
-@pytest.mark.usefixtures("readers")
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
-@pytest.mark.parametrize("batch", [None, 1, 13, 500])
-def test_yields_what_ids_says(order: Any, batch: int | None, tars: Dataset, lines: Dataset) -> None:
-    for source in (tars, lines):
-        ds = source.shuffle(order, seed=2).with_ids()
-        for epoch in (0, 1):
-            ds.set_epoch(epoch)
-            if batch is None:
-                assert ids_of(ds) == ds.ids(epoch=epoch).tolist()
-            else:
-                batched = ds.batch(batch)
-                batched.set_epoch(epoch)
-                assert flat(batches_of(batched)) == ds.ids(epoch=epoch).tolist()
-
-
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
 def test_choices_before_and_after_the_shuffle_agree_with_ids(order: Any, tars: Dataset) -> None:
     stored = tars.skip(20).select(np.arange(20, 197, 3)).take(40)

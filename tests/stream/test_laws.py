@@ -131,7 +131,10 @@ def in_step(kind: Kind, stream: Dataset, legs: list[Leg], epoch: int) -> None:
         assert len(items) - done < global_batch
     else:
         assert done == len(items)
-        assert shoal.merge_certificates(certificates)["epochs"][str(epoch)] == whole_epoch(kind, stream, epoch)
+        certificate = shoal.merge_certificates(certificates)
+        assert certificate["epochs"][str(epoch)] == whole_epoch(kind, stream, epoch)
+        if not kind.is_filtered:
+            stream.check_certificate(certificate)
 
 
 def check_repeats(leg: Leg, marks: list[Any], num_left: int, global_batch: int) -> None:
@@ -216,7 +219,7 @@ def sought_is_scanned(kind: Kind, stream: Dataset, legs: list[Leg], epoch: int) 
     by_position = kind.items_by_position(stream, epoch)
     scan = [kind.items(each) for each in ranks_alone(kind, stream, first_state(stream, epoch))]
     assert scan == [items for items in by_position.values() if items]
-    for leg, position in zip(legs, (1, len(by_position) // 2, max(by_position)), strict=False):
+    for leg, position in zip(legs, (min(1, max(by_position)), len(by_position) // 2, max(by_position)), strict=False):
         state = stream.state_at(position, epoch=epoch)
         rest = [items for place, items in by_position.items() if place >= position and items]
         assert [kind.items(each) for each in ranks_alone(kind, stream, state)] == rest
