@@ -388,7 +388,15 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(("delay", "num_children"), [(0, 30), (0.2, 9)])
+@pytest.mark.parametrize(
+    ("delay", "num_children"),
+    [
+        (0, 8),
+        (0.2, 3),
+        pytest.param(0, 30, marks=pytest.mark.drill),
+        pytest.param(0.2, 9, marks=pytest.mark.drill),
+    ],
+)
 def test_a_process_that_ends_in_the_middle_of_an_epoch_ends_at_once(
     delay: float, num_children: int, large: Dataset
 ) -> None:

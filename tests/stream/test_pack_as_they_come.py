@@ -235,9 +235,12 @@ if ds.state_dict()["epoch"] == 0:
 """
 
 
-def test_a_killed_process_goes_on_with_the_next_sequence(documents: Dataset, directory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [(5,), pytest.param((2, 5, 3), marks=pytest.mark.drill)])
+def test_a_killed_process_goes_on_with_the_next_sequence(
+    documents: Dataset, directory: Path, tmp_path: Path, kills: tuple[int, ...]
+) -> None:
     state, out = tmp_path / "state.json", tmp_path / "out.jsonl"
-    for kill_after in (2, 5, 3, None):
+    for kill_after in (*kills, None):
         arguments = [sys.executable, "-c", _RUN, str(directory), str(state), str(out)]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
