@@ -389,16 +389,16 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize(
-    ("delay", "num_children"),
+    ("delay", "num_children", "most_seconds"),
     [
-        (0, 8),
-        (0.2, 3),
-        pytest.param(0, 30, marks=pytest.mark.drill),
-        pytest.param(0.2, 9, marks=pytest.mark.drill),
+        (0, 8, 10),  # nothing is late, so only an end that waits for itself is
+        (0.2, 3, 1.2),
+        pytest.param(0, 30, 10, marks=pytest.mark.drill),
+        pytest.param(0.2, 9, 1.2, marks=pytest.mark.drill),
     ],
 )
 def test_a_process_that_ends_in_the_middle_of_an_epoch_ends_at_once(
-    delay: float, num_children: int, large: Dataset
+    delay: float, num_children: int, most_seconds: float, large: Dataset
 ) -> None:
     """With threads, some reads are under way then: groups of dozens, so that waiting for all would take seconds."""
     source = [str(Path(__file__).parents[2] / "src")]
@@ -410,7 +410,7 @@ def test_a_process_that_ends_in_the_middle_of_an_epoch_ends_at_once(
     assert len(lines) == 2 * num_children
     for (said, began), (code, ended) in zip(lines[::2], lines[1::2], strict=True):
         assert (said, code) == ("ends", "0")
-        assert float(ended) - float(began) < 1.2
+        assert float(ended) - float(began) < most_seconds
 
 
 def test_a_damaged_sample_is_named_where_it_stands(tmp_path: Path) -> None:

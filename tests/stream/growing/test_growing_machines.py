@@ -20,6 +20,7 @@ def _index(rank: int, home: Path, job: dict[str, str]) -> None:
     """Read an epoch as the only process of a machine, and write its keys and the shards that were indexed here."""
     os.environ.update(job, RANK=str(rank), SHOAL_CACHE_DIR=str(home / f"machine-{rank}"))
     shared_indexing._LEAST_WAIT_SECONDS = shared_indexing._UNKNOWN_WAIT_SECONDS = 60.0  # nobody takes over
+    shared_indexing._LONGEST_PAUSE_SECONDS = 0.05
     indexed, keep = list[int](), index_from_parts.IndexTask.keep
 
     def kept(task: index_from_parts.IndexTask, part: object) -> object:
