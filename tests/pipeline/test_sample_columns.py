@@ -84,8 +84,8 @@ def test_columns_of_every_written_format_are_those_of_its_samples(format_name: s
         pytest.importorskip("pyarrow")
     options = {"columns": {"label": "int", "text": "str", "score": "float64", "data": "bytes"}}
     options = options if format_name.startswith("mds") else {}
-    with Writer(tmp_path / "data", format=format_name, shard_bytes=3000, options=options) as writer:
-        for number, row in enumerate(rows(300)):
+    with Writer(tmp_path / "data", format=format_name, shard_bytes=1500, options=options) as writer:
+        for number, row in enumerate(rows(120)):
             key = {"__key__": f"{number:04d}"} if format_name.startswith("tar") else {}
             writer.write(key | stored_as(format_name, row))
     opened, index = added(
@@ -173,7 +173,7 @@ JSON_VALUES = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(values=JSON_VALUES)
 def test_any_value_is_found_in_any_format(values: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("any")

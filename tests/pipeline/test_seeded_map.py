@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -28,6 +28,7 @@ def augmented(dataset: Dataset, seed: Any = True) -> Dataset:
     return dataset.with_ids().map(drawn, seed=seed)
 
 
+@settings(max_examples=20)
 @given(st.integers(1, 7), st.integers(1, 50), st.integers(0, 196), st.integers(0, 2))
 def test_draws_do_not_depend_on_ranks_batches_or_stops(
     tars: Dataset, world_size: int, size: int, position: int, epoch: int

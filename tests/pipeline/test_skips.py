@@ -237,7 +237,7 @@ def run_of(ds: Dataset, rank: int, world_size: int, start: dict[str, Any]) -> tu
     return found, places
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     damaged=st.sets(st.integers(0, NUM - 1), max_size=30) | st.integers(0, 40).map(lambda a: set(range(a, a + 21))),
     world_size=st.integers(1, 5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,18 @@ def is_odd(sample: dict[str, Any]) -> bool:
 
 def sources_in(home: Path) -> dict[str, Dataset]:
     """Sources by name, each of another format, with stages of its own."""
+    opened = _opened_in(home)
+    return {
+        "tar": opened["tar"].decode().map(of_tar),
+        "lines": opened["lines"].map(of_lines),
+        "parquet": opened["parquet"].columns("number").map(of_parquet),
+        "mds": opened["mds"].map(of_mds),
+    }
+
+
+@cache
+def _opened_in(home: Path) -> dict[str, Dataset]:
+    """What was written once and is indexed once."""
     if not (home / "mds").exists():
         write_sample_data(home)
         write_tars(home / "tar" / "data", [20, 1, 0, 39])
@@ -50,10 +63,10 @@ def sources_in(home: Path) -> dict[str, Dataset]:
         table = pa.table({"number": list(range(45)), "unused": ["x" * 50] * 45})
         pq.write_table(table, home / "p.parquet", row_group_size=7)
     return {
-        "tar": shoal.open(home / "tar" / "data", index=home / "tar" / "fine.index").decode().map(of_tar),
-        "lines": shoal.open(home / "lines").map(of_lines),
-        "parquet": shoal.open(home / "p.parquet").columns("number").map(of_parquet),
-        "mds": shoal.open(home / "mds").map(of_mds),
+        "tar": shoal.open(home / "tar" / "data", index=home / "tar" / "fine.index"),
+        "lines": shoal.open(home / "lines"),
+        "parquet": shoal.open(home / "p.parquet"),
+        "mds": shoal.open(home / "mds"),
     }
 
 

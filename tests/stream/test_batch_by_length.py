@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import StateError, UsageError
@@ -46,33 +43,6 @@ def tokens_in(batch: dict[str, Any]) -> Counter[int]:
     if batch.get("__pad__", np.zeros(1, dtype=bool)).any():
         return Counter()
     return Counter(batch["tokens"][batch["attention_mask"]].tolist())
-
-
-@settings(max_examples=20)
-@given(
-    how=st.sampled_from([{}, {"buckets": [8, 24, 80]}, {"max_tokens": None, "size": 5}, {"size": 3}]),
-    legs=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), max_size=3),
-    last=st.integers(1, 5),
-    epoch=st.integers(0, 2),
-)
-def test_every_token_comes_once_through_any_chain_of_resumes(
-    documents: Dataset, how: dict[str, Any], legs: list[tuple[int, int]], last: int, epoch: int
-) -> None:
-    state = batched(documents, **how).state_at(0, epoch=epoch)
-    found: Counter[int] = Counter()
-    for world_size, steps in [*legs, (last, 10**9)]:
-        if state["epoch"] > epoch:
-            break
-        for rank in range(world_size):
-            part = batched(documents, **how).partition(rank=rank, world_size=world_size)
-            part.load_state_dict(json.loads(json.dumps(state)))
-            for _, batch in zip(range(steps), part, strict=False):
-                found += tokens_in(batch)
-                if how.get("max_tokens", MAX_TOKENS):
-                    assert batch["tokens"].size <= MAX_TOKENS
-            after = part.state_dict()
-        state = after
-    assert found == ALL_TOKENS
 
 
 @pytest.mark.parametrize("buckets", [(), (8, 24, 80)])

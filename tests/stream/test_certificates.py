@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.samples import write_tar_shards
 
@@ -55,33 +55,6 @@ def of_epoch(data: Path) -> dict[str, Any]:
     ds = stream(data).batch(13).partition(rank=0, world_size=1)
     drain(ds)
     return ds.certificate()
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    runs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(0, 6)), max_size=4),
-    last=st.tuples(st.integers(1, 7), st.integers(1, 60)),
-    remainder=st.sampled_from(["keep", "pad"]),
-)
-def test_any_chain_of_runs_gives_one_certificate(
-    data: Path, runs: list[tuple[int, int, int]], last: tuple[int, int], remainder: str
-) -> None:
-    certificates, state = [], None
-    for world_size, size, steps in [*runs, (*last, None)]:
-        states = []
-        for rank in range(world_size):
-            ds = stream(data).batch(size, remainder=remainder).partition(rank=rank, world_size=world_size)
-            if state is not None:
-                ds.load_state_dict(state)
-            drain(ds, steps)
-            certificates.append(ds.certificate())
-            states.append(ds.state_dict())
-        assert all(other == states[0] for other in states)
-        state = states[0]
-        if state["epoch"]:
-            break
-    assert shoal.merge_certificates(certificates) == of_epoch(data)
-    shoal.open(data).shuffle(shoal.orders.Window(8, 2), seed=7, chunk=4096).check_certificate(of_epoch(data))
 
 
 def test_single_samples_and_batches_agree(data: Path) -> None:

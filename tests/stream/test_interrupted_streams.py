@@ -45,7 +45,7 @@ def check(tars: Dataset, place: Callable[[Dataset], Dataset], num_epochs: int, s
 
 @pytest.mark.parametrize("place", [near, far])
 def test_an_interrupted_stream_goes_on_where_it_was(place: Any, tars: Dataset) -> None:
-    check(tars, place, 2, 1)
+    check(tars, place, 1, 1)
 
 
 @pytest.mark.soak

@@ -19,6 +19,14 @@ from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("mixed")
+    sources_in(directory)
+    return directory
+
+
 SHARES = [0.4, 0.3, 0.25, 0.05]
 CHOICES: list[Any] = [
     Interleave(SHARES),
@@ -52,25 +60,25 @@ def expected_ids(home: Path, choice: Any, epoch: int, seed: int = 5) -> list[int
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_an_epoch_is_the_sources_own_epochs_from_their_beginnings(choice: Any, tmp_path: Path) -> None:
-    ds = made(tmp_path, choice)
+def test_an_epoch_is_the_sources_own_epochs_from_their_beginnings(choice: Any, home: Path) -> None:
+    ds = made(home, choice)
     for epoch in range(3):
-        ids = expected_ids(tmp_path, choice, epoch)
+        ids = expected_ids(home, choice, epoch)
         assert ds.ids(epoch).tolist() == ids
         assert [check(sample) for sample in ds] == ids
     assert ds.state_dict()["epoch"] == 3
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_counts_and_sources_agree_over_epochs(choice: Any, tmp_path: Path) -> None:
-    ds = made(tmp_path, choice)
-    lengths = [len(expected_ids(tmp_path, choice, epoch)) for epoch in range(3)]
+def test_counts_and_sources_agree_over_epochs(choice: Any, home: Path) -> None:
+    ds = made(home, choice)
+    lengths = [len(expected_ids(home, choice, epoch)) for epoch in range(3)]
     assert (len(ds), ds.num_samples) == (lengths[0], lengths[0])
     sources = ds.source_of(np.arange(sum(lengths)))
     for position in (0, 1, 50, lengths[0], lengths[0] + 30, sum(lengths[:2]), sum(lengths) - 1):
         expected = np.bincount(sources[:position], minlength=4).tolist()
         assert list(ds.counts(position).values()) == expected
-    sizes = [each.num_samples for each in shuffled_in(tmp_path).values()]
+    sizes = [each.num_samples for each in shuffled_in(home).values()]
     for source, (name, at) in enumerate(ds.exhausted_at().items()):
         places = np.flatnonzero(sources[: lengths[0]] == source)
         assert at == (int(places[sizes[source] - 1]) + 1 if len(places) >= sizes[source] else None), name
@@ -80,10 +88,10 @@ def test_counts_and_sources_agree_over_epochs(choice: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_a_run_goes_on_exactly_at_another_world_size(choice: Any, tmp_path: Path) -> None:
-    whole = [expected_ids(tmp_path, choice, epoch) for epoch in range(3)]
+def test_a_run_goes_on_exactly_at_another_world_size(choice: Any, home: Path) -> None:
+    whole = [expected_ids(home, choice, epoch) for epoch in range(3)]
     for start in (0, 24, len(whole[0]) - len(whole[0]) % 24, len(whole[0]) + 48):
-        ds = made(tmp_path, choice).batch(24)
+        ds = made(home, choice).batch(24)
         batches, seen = iter(ds), 0
         while seen < start:
             try:
@@ -94,17 +102,17 @@ def test_a_run_goes_on_exactly_at_another_world_size(choice: Any, tmp_path: Path
         epoch, position = state["epoch"], state["position"]
         found: list[list[int]] = []
         for rank in range(3):
-            other = pickle.loads(pickle.dumps(made(tmp_path, choice).batch(8).partition(rank=rank, world_size=3)))
+            other = pickle.loads(pickle.dumps(made(home, choice).batch(8).partition(rank=rank, world_size=3)))
             other.load_state_dict(state)
             found.append(ids_in(other))
         assert sorted(each for ids in found for each in ids) == sorted(whole[epoch][position:])
         assert ds.state_at(position, epoch=epoch) == state
 
 
-def test_states_hold_where_epochs_are_short_and_long(tmp_path: Path) -> None:
+def test_states_hold_where_epochs_are_short_and_long(home: Path) -> None:
     choice = Interleave(SHARES)
-    ds = made(tmp_path, choice).batch(10)
-    lengths = [len(expected_ids(tmp_path, choice, epoch)) for epoch in range(6)]
+    ds = made(home, choice).batch(10)
+    lengths = [len(expected_ids(home, choice, epoch)) for epoch in range(6)]
     assert len(set(lengths)) > 2
     for epoch, length in enumerate(lengths):
         last = ds.state_at(length - 1, epoch=epoch)
@@ -113,16 +121,16 @@ def test_states_hold_where_epochs_are_short_and_long(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"an epoch of {length} samples"):
             ds.state_at(length + 1, epoch=epoch)
         ds.load_state_dict(last)
-        assert ids_in(ds) == expected_ids(tmp_path, choice, epoch)[-1:]
+        assert ids_in(ds) == expected_ids(home, choice, epoch)[-1:]
         left = ds.without(positions=[(length - 5, length)], epoch=epoch)
         left.set_epoch(epoch)
-        assert ids_in(left) == expected_ids(tmp_path, choice, epoch)[:-5]
+        assert ids_in(left) == expected_ids(home, choice, epoch)[:-5]
         with pytest.raises(UsageError, match=f"epoch {epoch}, which has {length}"):
             ds.without(positions=[(0, length + 1)], epoch=epoch)
 
 
-def test_certificates_know_the_length_of_each_epoch(tmp_path: Path) -> None:
-    ds = made(tmp_path, RandomMix(SHARES)).batch(10)
+def test_certificates_know_the_length_of_each_epoch(home: Path) -> None:
+    ds = made(home, RandomMix(SHARES)).batch(10)
     for _ in range(3):
         assert list(ds)
     certificate = ds.certificate()
@@ -132,15 +140,15 @@ def test_certificates_know_the_length_of_each_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "choice", [Interleave(SHARES, world_size=3), Interleave(world_size=3), Concatenate(world_size=3)], ids=str
 )
-def test_ranks_have_the_examples_that_they_were_split_by(choice: Any, tmp_path: Path) -> None:
-    ids = expected_ids(tmp_path, choice, 0)
+def test_ranks_have_the_examples_that_they_were_split_by(choice: Any, home: Path) -> None:
+    ids = expected_ids(home, choice, 0)
     for rank in range(3):
-        mine = ids_in(made(tmp_path, choice).batch(8).partition(rank=rank, world_size=3))
+        mine = ids_in(made(home, choice).batch(8).partition(rank=rank, world_size=3))
         assert mine[: len(ids) // 24 * 8] == ids[rank::3][: len(ids) // 24 * 8]
 
 
-def test_a_mixture_may_be_a_source(tmp_path: Path) -> None:
-    tar, lines, parquet, mds = shuffled_in(tmp_path).items()
+def test_a_mixture_may_be_a_source(home: Path) -> None:
+    tar, lines, parquet, mds = shuffled_in(home).items()
     inner = shoal.mix(dict([tar, lines]), choice=Interleave([0.5, 0.5]), seed=1)
     ours = shoal.mix(dict([tar, lines]), seed=1)
     for one in (inner, ours):
@@ -169,37 +177,37 @@ def test_a_mixture_may_be_a_source(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_other_arguments_do_not_go_with_it(arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_other_arguments_do_not_go_with_it(arguments: dict[str, Any], home: Path) -> None:
     with pytest.raises(ShoalError, match=rf"mix\({next(iter(arguments))}=\) does not go with choice=Concatenate"):
-        shoal.mix(sources_in(tmp_path), choice=Concatenate(), **arguments)
+        shoal.mix(sources_in(home), choice=Concatenate(), **arguments)
 
 
-def test_what_such_a_mixture_cannot_do_is_refused(tmp_path: Path) -> None:
-    ds = made(tmp_path, Interleave(SHARES))
+def test_what_such_a_mixture_cannot_do_is_refused(home: Path) -> None:
+    ds = made(home, Interleave(SHARES))
     with pytest.raises(UsageError, match=r"choice=Interleave\(...\) has none that could change"):
         ds.reweight(at=10, weights=dict.fromkeys(ds.sources, 1))
     with pytest.raises(UsageError, match=r"epochs of this mixture differ in length"):
         ds.take(10)
     with pytest.raises(UsageError, match="2 probabilities for 4 sources"):
-        made(tmp_path, Interleave([0.5, 0.5]))
-    taken = made(tmp_path, Concatenate()).skip(50).take(20)
-    assert taken.ids(0).tolist() == expected_ids(tmp_path, Concatenate(), 0)[50:70]
+        made(home, Interleave([0.5, 0.5]))
+    taken = made(home, Concatenate()).skip(50).take(20)
+    assert taken.ids(0).tolist() == expected_ids(home, Concatenate(), 0)[50:70]
 
 
-def test_a_state_belongs_to_its_choice(tmp_path: Path) -> None:
-    state = made(tmp_path, Interleave(SHARES)).state_at(30, epoch=1)
+def test_a_state_belongs_to_its_choice(home: Path) -> None:
+    state = made(home, Interleave(SHARES)).state_at(30, epoch=1)
     for other in (Interleave([0.4, 0.3, 0.2, 0.1]), Interleave(SHARES, epochs="same"), RandomMix(SHARES)):
         with pytest.raises(StateError):
-            made(tmp_path, other).load_state_dict(state)
+            made(home, other).load_state_dict(state)
     with pytest.raises(StateError):
-        made(tmp_path, Interleave(SHARES), seed=6).load_state_dict(state)
+        made(home, Interleave(SHARES), seed=6).load_state_dict(state)
     with pytest.raises(StateError):
-        mixed(tmp_path).load_state_dict(state)
-    made(tmp_path, Interleave(SHARES, world_size=4)).load_state_dict(state)
+        mixed(home).load_state_dict(state)
+    made(home, Interleave(SHARES, world_size=4)).load_state_dict(state)
 
 
-def test_a_shuffled_mixture_gives_orders_to_sources_without_one(tmp_path: Path) -> None:
-    ds = shoal.mix(sources_in(tmp_path), choice=Interleave(SHARES, stopping=WITHOUT)).shuffle(seed=3, window=60_000)
+def test_a_shuffled_mixture_gives_orders_to_sources_without_one(home: Path) -> None:
+    ds = shoal.mix(sources_in(home), choice=Interleave(SHARES, stopping=WITHOUT)).shuffle(seed=3, window=60_000)
     first, second = (ds.ids(epoch).tolist() for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(388))
     assert first != second

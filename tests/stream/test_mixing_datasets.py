@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.stream.made import open_finely, write_lines
 from tests.stream.mixed import (
     FIRST,
@@ -62,42 +60,6 @@ def test_iterating_gives_what_ids_says(choice: Any, home: Path) -> None:
             name: ds.counts(500 * epoch)[name] + int((names == name).sum()) for name in SIZES
         }
     ds.check_certificate(ds.certificate())
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
-@given(
-    choice=st.sampled_from(CHOICES),
-    world=st.integers(1, 6),
-    size=st.integers(1, 40),
-    stop=st.integers(0, 12),
-    then=st.integers(1, 6),
-    remainder=st.sampled_from(["keep", "pad"]),
-)
-def test_a_run_goes_on_at_any_size(
-    choice: Any, world: int, size: int, stop: int, then: int, remainder: str, home: Path
-) -> None:
-    def parts(world_size: int, batch: int) -> list[MixedDataset]:
-        ds = mixed(home, choice=choice, epoch_size=300).with_ids().batch(batch, remainder=remainder)
-        return [ds.partition(rank=rank, world_size=world_size) for rank in range(world_size)]
-
-    begun = parts(world, size)
-    iterators = [iter(part) for part in begun]
-    steps = min(stop, len(begun[0]))
-    first = [number for each in iterators for _ in range(steps) for number in check_batch(next(each))]
-    states = [through_json(each.state_dict()) for each in iterators]
-    assert all(state == states[0] for state in states)
-    rest = parts(then, size + 3)
-    for part in rest:
-        part.load_state_dict(states[0])
-    order = rest[0].ids()
-    if states[0]["epoch"]:
-        assert sorted(first) == sorted(order.tolist())
-        return
-    position = states[0]["position"]
-    assert sorted(first) == sorted(order[:position].tolist())
-    assert sorted(number for part in rest for number in ids_in(part)) == sorted(order[position:].tolist())
-    proofs = [part.certificate() for part in (*begun, *rest)]
-    rest[0].check_certificate(shoal.merge_certificates(proofs))
 
 
 def test_a_state_of_another_mixture_is_refused_by_the_name_of_the_source(home: Path) -> None:

@@ -111,7 +111,7 @@ DESCRIBED: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
 @given(
     names=st.lists(
         st.sampled_from([*ALIKE, "other", "bare", "parquet", "ragged", "lines"]), min_size=1, max_size=5, unique=True
@@ -147,7 +147,7 @@ def test_batches_are_those_of_collated_samples_from_any_position(
 
     def mixed(rank: int, *, collated: bool) -> Dataset:
         shares = dict(zip(names, weights, strict=False))
-        mixture = shoal.mix(sources, weights=shares, choice=choice, missing=missing, epoch_size=250)
+        mixture = shoal.mix(sources, weights=shares, choice=choice, missing=missing, epoch_size=150)
         ds = DESCRIBED[described](mixture.shuffle(*order, seed=2, **shuffle))
         ds = ds.map(as_they_are) if collated else ds
         return ds.batch(size, remainder=remainder).partition(rank=rank, world_size=world)

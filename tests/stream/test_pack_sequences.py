@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import StateError, UsageError
@@ -53,38 +51,6 @@ def tokens_in(batch: dict[str, Any]) -> Counter[int]:
     """The tokens of the sequences of a batch that are no repeats."""
     kept = ~batch.get("__pad__", np.zeros(len(batch["tokens"]), dtype=bool))
     return Counter(batch["tokens"][kept][batch["segment_ids"][kept] > 0].tolist())
-
-
-@settings(max_examples=20)
-@given(
-    strategy=st.sampled_from(["concat", "first_fit", "best_fit"]),
-    balance=st.sampled_from([None, "attention"]),
-    legs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 9)), max_size=3),
-    last=st.tuples(st.integers(1, 5), st.integers(1, 7)),
-    epoch=st.integers(0, 2),
-)
-def test_every_token_comes_once_through_any_chain_of_resumes(
-    documents: Dataset,
-    strategy: str,
-    balance: str | None,
-    legs: list[tuple[int, int, int]],
-    last: tuple[int, int],
-    epoch: int,
-) -> None:
-    state = packed(documents, strategy).state_at(0, epoch=epoch)
-    found: Counter[int] = Counter()
-    for world_size, size, steps in [*legs, (*last, 10**9)]:
-        if state["epoch"] > epoch:
-            break
-        for rank in range(world_size):
-            part = packed(documents, strategy).batch(size, balance=balance, neighbours=3)
-            part = part.partition(rank=rank, world_size=world_size)
-            part.load_state_dict(json.loads(json.dumps(state)))
-            for _, batch in zip(range(steps), part, strict=False):
-                found += tokens_in(batch)
-            after = part.state_dict()
-        state = after
-    assert found == ALL_TOKENS
 
 
 @pytest.mark.parametrize("strategy", ["concat", "best_fit"])

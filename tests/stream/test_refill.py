@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -102,94 +102,6 @@ def run_leg(leg: Leg, ds: Dataset, state: Any, note: Callable[[Any], None], num_
         states.append(part.state_dict())
         certificates.append(part.certificate())
     return shoal.merge_states(states), certificates
-
-
-@settings(max_examples=25)
-@given(
-    st.sampled_from(ORDERS),
-    st.integers(0, 9),
-    st.integers(2, 10),
-    st.lists(LEGS, max_size=4),
-    LEGS,
-    st.sampled_from([[], [(0, 40, 61)], [(0, 100, 130), (1, 3, 9)]]),
-)
-def test_every_kept_sample_comes_once_whatever_stops_the_run(
-    tars: Dataset, order: Order, seed: int, tenths: int, legs: list[Leg], last: Leg, gaps: list
-) -> None:
-    """At any world size and batch size after each stop; ranks are at different epochs at times."""
-    base = tars.shuffle(order, seed=1, chunk="8KiB") if not isinstance(order, Sequential) else tars
-    plain, base = (base.filter(keep(seed, tenths), refill=refill).with_ids() for refill in (False, True))
-    for epoch, start, stop in gaps:
-        plain, base = (each.without(positions=[(start, stop)], epoch=epoch) for each in (plain, base))
-    found: dict[int, Counter] = {0: Counter(), 1: Counter()}
-
-    def note(batch: Any) -> None:
-        epoch = int(batch["__epoch__"][0])
-        assert set(batch["__epoch__"].tolist()) == {epoch}
-        if epoch in found:
-            found[epoch].update(ids_of(batch))
-
-    state, proofs = None, []
-    try:
-        for leg in legs:
-            state, more = run_leg(leg, base, state, note, None)
-            proofs += more
-        state, more = run_leg(last, base, state, note, 2)
-    except UsageError as error:
-        assert "keeps none" in str(error)  # noqa: PT017
-        assume(False)
-    merged = shoal.merge_certificates([*proofs, *more])["epochs"]
-    whole = plain.batch(7)
-    list(forever(whole, 2))
-    expected = whole.certificate()["epochs"]
-    for epoch, counts in found.items():
-        left = np.setdiff1d(base.ids(epoch), gone(base, epoch, gaps))
-        assert sorted(counts.elements()) == sorted(set(left.tolist()) & set(kept_ids(seed, tenths)))
-        assert merged[str(epoch)] == expected[str(epoch)]
-
-
-def gone(ds: Dataset, epoch: int, gaps: list) -> Any:
-    ids = ds.ids(epoch)
-    return np.concatenate([ids[:0], *(ids[start:stop] for number, start, stop in gaps if number == epoch)])
-
-
-@settings(max_examples=25)
-@given(
-    st.integers(0, 9),
-    st.integers(2, 9),
-    st.integers(1, 4),
-    st.integers(1, 20),
-    st.sampled_from(["keep", "pad", "drop"]),
-    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
-)
-def test_resumed_at_the_same_size_it_is_the_run_that_was_not_stopped(
-    tars: Dataset, seed: int, tenths: int, world_size: int, size: int, remainder: str, stops: list
-) -> None:
-    """From the state of each rank, or from one that all of them merge to."""
-    base = tars.shuffle(ORDERS[0], seed=2, chunk="8KiB").filter(keep(seed, tenths), refill=True).with_ids()
-    base = base.batch(size, remainder=remainder, steps="apart")
-    number = 25
-    try:
-        expected = [
-            [batch["__id__"].tolist() for batch, _ in zip(forever(part, 9), range(number), strict=False)]
-            for part in on_ranks(base, world_size)
-        ]
-        found: list[list] = [[] for _ in range(world_size)]
-        parts = on_ranks(base, world_size)
-        for steps, merges in [*stops, (number, False)]:
-            for rank, part in enumerate(parts):
-                left = min(steps, number - len(found[rank]))
-                found[rank] += [b["__id__"].tolist() for _, b in zip(range(left), forever(part, 9), strict=False)]
-            states = [part.state_dict() for part in parts]
-            if merges:
-                states = [shoal.merge_states(states)] * world_size
-            parts = on_ranks(base, world_size)
-            for part, state in zip(parts, states, strict=True):
-                part.load_state_dict(json.loads(json.dumps(state)))
-    except UsageError as error:
-        assert "keeps none" in str(error)  # noqa: PT017
-        assume(False)
-    assert found == expected
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 4])
@@ -406,7 +318,7 @@ def test_going_back_to_an_epoch_begins_it_anew(tars: Dataset) -> None:
     assert sorted(i for batch in ds for i in ids_of(batch)) == kept_ids(1, 5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(LEGS, min_size=1, max_size=3), st.data())
 def test_more_may_be_left_out_when_a_run_goes_on(tars: Dataset, legs: list[Leg], data: st.DataObject) -> None:
     """Of what is left out, only what had come before comes; all else comes once."""

@@ -46,7 +46,7 @@ def test_epochs_that_are_bound_at_once(tars: Dataset) -> None:
     expected = [ds.ids(epoch).tolist() for epoch in range(5)]
 
     def ask(number: int) -> None:
-        for turn in range(150):
+        for turn in range(40):
             epoch = (number + turn) % 5
             assert ds.ids(epoch).tolist() == expected[epoch]
 

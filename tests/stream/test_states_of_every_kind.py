@@ -18,7 +18,7 @@ from shoal.order.states.checked_states import checked
 from shoal.order.states.state_fields import CERTIFICATE, LIVE, LIVE_SOURCES, PART, STATE, WORKER
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
-FEW = settings(max_examples=30, deadline=None)
+FEW = settings(max_examples=15, deadline=None)
 
 
 @pytest.fixture(scope="module")

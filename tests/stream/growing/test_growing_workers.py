@@ -36,13 +36,10 @@ with gated(1) as gate:
 """
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_loaders_give_the_same_batches(shards: Path, num_workers: int, persistent: bool) -> None:
     expected = [batch["key"] for batch in growing(shards).batch(5)]
-    loader = shoal.torch.DataLoader(
-        growing(shards).batch(5), num_workers=num_workers, persistent_workers=persistent and num_workers > 0
-    )
+    loader = shoal.torch.DataLoader(growing(shards).batch(5), num_workers=num_workers, persistent_workers=persistent)
     assert [batch["key"] for batch in loader] == expected
     assert len(loader) == len(expected)
     later = [batch["key"] for batch in loader]
@@ -71,6 +68,21 @@ def test_a_loader_resumes_in_the_middle(shards: Path, num_workers: int) -> None:
     second.close()
 
 
+def test_a_killed_run_resumes_on_two_ranks(shards: Path, tmp_path: Path) -> None:
+    ((code, lines),) = _run(shards, 1, 7, {}, tmp_path)
+    assert code == -signal.SIGKILL
+    after: list[str] = []
+    for rank in range(2):
+        resumed = growing(shards).batch(4).partition(rank=rank, world_size=2)
+        resumed.load_state_dict(lines[-1][1])
+        after += [key for batch in resumed for key in batch["key"]]
+    before = {key for keys, _ in lines for key in keys}
+    assert len(before) == 4 * 8
+    assert not before & set(after)
+    assert sorted(before | set(after)) == keys_of_all()
+
+
+@pytest.mark.drill
 @pytest.mark.parametrize("stop", [0, 7, 30])
 def test_killed_ranks_resume_at_another_size(shards: Path, tmp_path: Path, stop: int) -> None:
     first = _run(shards, 2, stop, {}, tmp_path)
