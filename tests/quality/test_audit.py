@@ -44,24 +44,25 @@ def text_of(result: Audit, name: str) -> str:
 # ---- no false alarms
 
 
-def test_perfect_shuffles_raise_findings_in_less_than_one_percent() -> None:
-    """300 audits of all kinds: one and two epochs, labels, another stream, several sizes."""
+@pytest.mark.parametrize(("num_audits", "most"), [(60, 0), pytest.param(300, 2, marks=pytest.mark.drill)])
+def test_perfect_shuffles_raise_findings_in_less_than_one_percent(num_audits: int, most: int) -> None:
+    """Of audits of all kinds: one and two epochs, labels, another stream, several sizes."""
     rng = np.random.default_rng(0)
     alarms = 0
-    for number in range(300):
+    for number in range(num_audits):
         size = (500, 1000, 3000, 8192)[number % 4]
         epochs = np.stack([rng.permutation(size) for _ in range(1 + number % 2)])
         labels = rng.integers(0, (2, 10, 100)[number % 3], size) if number % 5 else None
         others = {"another seed": rng.permutation(size)} if number % 2 else None
         alarms += bool(audit(epochs, labels=labels, batch=(16, 32, 100)[number % 3], others=others).findings)
-    assert alarms < 3
+    assert alarms <= most
 
 
 def test_looks_are_as_rare_as_they_say() -> None:
     """Of each kind of outcome, about 1 % have a probability below 1 %; bounds, which are not exact, fewer."""
     rng = np.random.default_rng(1)
     outcomes: dict[str, list[float]] = {}
-    for _ in range(150):
+    for _ in range(60):
         first, second = (epoch_tests.Epoch.of(rng.permutation(3000), 3000, None, 16) for _ in range(2))
         taken = [*first.outcomes(), *(outcome for _, outcome in epoch_tests.compared(first, second, ("a", "b")))]
         for outcome in taken:
