@@ -69,7 +69,7 @@ def test_epochs_are_parts_of_one_endless_order(mixed: MixedSources, epoch: int, 
         assert found == (places[0] if len(places) else -1)
 
 
-@few_examples(12)
+@few_examples(8)
 @given(mixtures(), st.integers(1, 9), st.integers(0, 60), st.sampled_from(["keep", "pad", "drop"]))
 def test_every_position_is_dealt_once(mixed: MixedSources, world_size: int, more: int, remainder: str) -> None:
     order = epoch_of(mixed, 1)
@@ -88,7 +88,7 @@ def test_every_position_is_dealt_once(mixed: MixedSources, world_size: int, more
     assert sorted(found) == list(range(due))
 
 
-@few_examples(12)
+@few_examples(8)
 @given(mixtures(), st.integers(2, 9), st.integers(1, 60))
 def test_what_all_ranks_get_is_what_each_gets(mixed: MixedSources, world_size: int, more: int) -> None:
     order, partition = epoch_of(mixed), Partition(world_size + more, world_size)

@@ -67,7 +67,14 @@ def test_windows(case: tuple[int, int, int, int]) -> None:
     check(Window(chunks=chunks, num_canonical_nodes=nodes), np.full(num_chunks, each), batches)
 
 
-@pytest.mark.parametrize("case", [(64, 1, 64, 2000), (64, 4, 20, 3000), (256, 16, 50, 3000)], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        (64, 4, 20, 3000),
+        *(pytest.param(case, marks=pytest.mark.drill) for case in [(64, 1, 64, 2000), (256, 16, 50, 3000)]),
+    ],
+    ids=str,
+)
 def test_windows_of_uneven_chunks(case: tuple[int, int, int, int]) -> None:
     chunks, nodes, mean, num_chunks = case
     samples = np.random.default_rng(0).integers(mean // 2, mean + mean // 2 + 1, num_chunks)
@@ -165,7 +172,11 @@ def test_what_cannot_be_predicted_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", ["runs of 8", "runs of 64", "runs of 1000", "stripes", "stratified chunks"])
-@pytest.mark.parametrize("order", [Window(chunks=64, num_canonical_nodes=1), Block(chunks=16)], ids=str)
+@pytest.mark.parametrize(
+    "order",
+    [Window(chunks=64, num_canonical_nodes=1), pytest.param(Block(chunks=16), marks=pytest.mark.drill)],
+    ids=str,
+)
 def test_labels_in_runs_and_stripes(data: str, order: Any) -> None:
     """From rho of real labels: shorter and longer than chunks, taking turns, and every chunk the dataset in small."""
     each, num_chunks = 64, 2048
