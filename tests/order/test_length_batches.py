@@ -68,7 +68,7 @@ def sizes_of(order: PackedOrder) -> np.ndarray:
     return longest * np.diff(pieces.first)
 
 
-@few_examples(15)
+@few_examples(10)
 @given(block=st.integers(1, 5_000), alike=st.integers(1, 16), nodes=st.sampled_from([1, 3, 4]))
 def test_an_epoch_has_every_document_once(block: int, alike: int, nodes: int) -> None:
     order = order_of(LengthBatches(16, alike=alike, block=block), num_samples=600, nodes=nodes)

@@ -117,7 +117,17 @@ def test_the_end_of_an_epoch_changes_nothing_before_it() -> None:
     )
 
 
-@pytest.mark.parametrize("order", [Sequential(), Full(), Window(chunks=6), Block(chunks=3), Buffer(samples=20)])
+@pytest.mark.parametrize(
+    "order",
+    [
+        Full(),
+        Window(chunks=6),
+        *(
+            pytest.param(order, marks=pytest.mark.drill)
+            for order in (Sequential(), Block(chunks=3), Buffer(samples=20))
+        ),
+    ],
+)
 def test_nested_mixtures_come_in_their_own_order(order: Any) -> None:
     schedules = [
         SourceSchedule(["a", "b"], [Change(0, weights)], Even(), seed=seed)

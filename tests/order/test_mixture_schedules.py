@@ -55,7 +55,7 @@ def test_a_later_change_leaves_everything_before_it_alone(schedule: SourceSchedu
     assert all(change.weights[schedule.names[source]] for source in np.unique(after).tolist())
 
 
-@few_examples(20)
+@few_examples(10)
 @given(schedules(), st.data())
 def test_the_first_position_of_a_condition_is_found(schedule: SourceSchedule, data: st.DataObject) -> None:
     sizes = np.array([data.draw(st.integers(1, 300)) for _ in schedule.names])
