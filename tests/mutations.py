@@ -143,7 +143,7 @@ MUTATIONS = [
         "reading/checks/damaged_samples.py",
         "if number not in wrong:",
         "if number in wrong:",
-        ("tests/pipeline/test_skips.py",),
+        ("tests/verify/test_soundness.py",),
     ),
     Mutation(
         "a damaged sample is passed over silently",
