@@ -12,7 +12,7 @@ PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tes
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drills soak check quick fuzz bench bench-peers compat compat-versions compat-peers integration clean
+.PHONY: help demo test drills mutate soak check quick fuzz bench bench-peers compat compat-versions compat-peers integration clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: .venv/stamp ## every law and every example in a docstring, in five minutes
 drills: .venv/stamp ## processes killed at any moment, timeouts waited for, and laws with many examples
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m drill $(addprefix --ignore=,tests/integration) tests
+
+mutate: .venv/stamp ## break the core in many ways, one at a time: a test must notice each; MUTATIONS="weight gap" for some
+	$(BIN)/python -m tests.mutations $(MUTATIONS)
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000

@@ -7,6 +7,7 @@ modules. Whatever has not come to its turn after ``SECONDS`` is left, and its nu
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ def module_of(path: Path) -> str | None:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def imported_by(path: Path) -> set[str]:
     """All that a file imports, names inside of modules among them."""
     found = set()

@@ -20,8 +20,9 @@ def naive_reservoir(samples: NDArray[np.int64], size: int, seed: int, epoch: int
     stream = [sample for chunk in places for sample in range(first[chunk], first[chunk + 1])]
     size = min(size, len(stream))
     buffer, found = stream[:size], []
-    for step, arriving in enumerate(stream[size:]):
-        slot = (int(draws(key(seed, epoch, "buffer"), np.array([step]))[0]) >> 32) * size >> 32
+    steps = draws(key(seed, epoch, "buffer"), np.arange(len(stream) - size)).tolist()
+    for step, arriving in zip(steps, stream[size:], strict=True):
+        slot = (step >> 32) * size >> 32
         found.append(buffer[slot])
         buffer[slot] = arriving
     return found + [buffer[slot] for slot in permute(np.arange(size), size, key(seed, epoch, "buffer-end"))]

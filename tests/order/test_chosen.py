@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, datasets, orders, scan
 
 from shoal.errors import UsageError
@@ -14,6 +15,7 @@ from shoal.order.position_subsets import ChosenPositions, OverStored
 from shoal.orders import Order, Window
 
 
+@few_examples(25)
 @given(samples=datasets(max_samples=5000), order=orders(), seed=st.integers(0, 1000), data=st.data())
 def test_chosen_positions_are_a_slice_of_the_order(
     samples: NDArray[np.int64], order: Order, seed: int, data: st.DataObject
@@ -46,6 +48,7 @@ def test_choices_far_apart_in_a_large_order() -> None:
     assert np.array_equal(chosen.ids(2, 5), scan(bound)[kept[2:5]])
 
 
+@few_examples(25)
 @given(world_size=st.integers(1, 9), extra=st.integers(0, 30), order=orders())
 def test_chosen_positions_are_dealt_like_others(world_size: int, extra: int, order: Order) -> None:
     chosen = ChosenPositions(order.bind(np.full(30, 20), seed=1), Runs.of(np.arange(0, 600, 3), 600))
@@ -61,6 +64,7 @@ def test_positions_outside_of_the_choice() -> None:
         chosen.ids(0, 8)
 
 
+@few_examples(25)
 @given(order=orders(), seed=st.integers(0, 99), data=st.data())
 def test_an_order_over_stored_samples_gives_their_ids_and_deals_them_as_their_numbers(
     order: Order, seed: int, data: st.DataObject

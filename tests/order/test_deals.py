@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import few_examples
 
 from shoal.order import partition as partitions
 from shoal.order.partition import Partition
@@ -31,6 +32,7 @@ def shares(order: BoundOrder, partition: Partition, start: int) -> list[list[int
     return [share.positions.tolist() for share in found]
 
 
+@few_examples(25)
 @given(st.sampled_from(ORDERS), SIZES, st.integers(0, NUM_SAMPLES), st.data(), st.sampled_from([1, 100, 1 << 20]))
 def test_what_is_taken_is_the_beginning_of_each_share(
     order: BoundOrder, sizes: tuple[int, int], start: int, data: st.DataObject, at_once: int
@@ -51,6 +53,7 @@ def test_what_is_taken_is_the_beginning_of_each_share(
     assert not len(numbers) or numbers[0] >= begin
 
 
+@few_examples(25)
 @given(st.sampled_from(ORDERS), st.lists(SIZES, min_size=1, max_size=4), st.data())
 def test_a_deal_lies_on_what_those_before_it_have_left(order: BoundOrder, sizes: list, data: st.DataObject) -> None:
     """What is left after each is what its ranks did not take; and forgotten deals are not needed for it."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import few_examples
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
@@ -25,6 +26,7 @@ ORDERS: list[BoundOrder] = [
 ]
 
 
+@few_examples(25)
 @given(RANGES, RANGES)
 def test_gaps_are_the_union_of_their_ranges(ranges: list, more: list) -> None:
     gaps = Gaps.of(ranges).plus(Gaps.of(more))
@@ -45,6 +47,7 @@ def test_gaps_are_the_union_of_their_ranges(ranges: list, more: list) -> None:
     assert Gaps.of(reversed(gaps.ranges)) == gaps
 
 
+@few_examples(25)
 @given(st.sampled_from(ORDERS), RANGES)
 def test_what_is_left_is_the_order_without_the_gaps(order: BoundOrder, ranges: list) -> None:
     left = Gaps.of(ranges).left(1, NUM_SAMPLES)

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.compat.orders.huggingface_streams import RELEASES, digest, ids_of, state_says
+from tests.examples import few_examples
 
 from shoal.errors import UsageError
 from shoal.orders import HuggingFace
@@ -82,7 +83,7 @@ def naive_reservoir(arriving: list[int], size: int, generator: np.random.Generat
     return found + buffer
 
 
-@pytest.mark.parametrize("size", [700, 40_000])
+@pytest.mark.parametrize("size", [700, pytest.param(40_000, marks=pytest.mark.drill)])
 def test_large_buffers_are_those_that_hold_samples(size: int) -> None:
     """Over several tiles and states of the generator, and from everywhere."""
     chunks = [list(range(at, min(at + size // 10, 600_000))) for at in range(0, 600_000, size // 10)]
@@ -100,6 +101,7 @@ def test_large_buffers_are_those_that_hold_samples(size: int) -> None:
         assert np.array_equal(np.array(expected)[bound.positions(some)], some)
 
 
+@few_examples(25)
 @given(order=orders(), samples=shards, seed=st.integers(0, 2**63), epoch=st.integers(0, 5))
 @example(order=order_of("5.2"), samples=np.array([0]), seed=0, epoch=0)
 @example(order=order_of("4.8", world_size=3, num_workers=2), samples=np.array([0, 0]), seed=0, epoch=1)
@@ -114,7 +116,7 @@ def test_every_sample_comes_once_and_positions_are_the_inverse(
     assert np.array_equal(ids[bound.positions(some)], some)
 
 
-@settings(max_examples=60)
+@few_examples(25)
 @given(order=orders(), samples=shards, cuts=st.lists(st.integers(0, 1200), min_size=1, max_size=6))
 def test_seeking_is_scanning(order: HuggingFace, samples: NDArray[np.int64], cuts: list[int]) -> None:
     bound = order.bind(samples, seed=5, epoch=1)

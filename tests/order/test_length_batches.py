@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import few_examples
 
 from shoal.errors import UsageError
 from shoal.order.sequences.groupings import LengthBatches
@@ -67,6 +68,7 @@ def sizes_of(order: PackedOrder) -> np.ndarray:
     return longest * np.diff(pieces.first)
 
 
+@few_examples(10)
 @given(block=st.integers(1, 5_000), alike=st.integers(1, 16), nodes=st.sampled_from([1, 3, 4]))
 def test_an_epoch_has_every_document_once(block: int, alike: int, nodes: int) -> None:
     order = order_of(LengthBatches(16, alike=alike, block=block), num_samples=600, nodes=nodes)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import few_examples
 from tests.order.mixtures import CHOICES, NAMES, dataset, epoch_of, mixture, own_ids
 
 from shoal.errors import UsageError
@@ -32,6 +33,7 @@ def mixtures(draw: st.DrawFn) -> MixedSources:
     )
 
 
+@few_examples(12)
 @given(mixtures())
 def test_a_source_comes_in_its_own_order(mixed: MixedSources) -> None:
     ids, chunks = mixed.locate(0, 1200)
@@ -43,6 +45,7 @@ def test_a_source_comes_in_its_own_order(mixed: MixedSources) -> None:
         assert np.array_equal(chunks[mine] - mixed.first_chunk[number], own_chunks)
 
 
+@few_examples(12)
 @given(mixtures(), st.integers(1, 2500))
 def test_any_prefix_has_each_sample_k_or_k_plus_1_times(mixed: MixedSources, length: int) -> None:
     ids, counts = mixed.locate(0, length)[0], mixed.schedule.counts(length)
@@ -51,6 +54,7 @@ def test_any_prefix_has_each_sample_k_or_k_plus_1_times(mixed: MixedSources, len
         assert set(visits.tolist()) <= {int(counts[number]) // source.num_samples + more for more in (0, 1)}
 
 
+@few_examples(12)
 @given(mixtures(), st.integers(0, 4), st.integers(0, 900), st.integers(0, 900))
 def test_epochs_are_parts_of_one_endless_order(mixed: MixedSources, epoch: int, first: int, last: int) -> None:
     order = epoch_of(mixed, epoch)
@@ -65,6 +69,7 @@ def test_epochs_are_parts_of_one_endless_order(mixed: MixedSources, epoch: int, 
         assert found == (places[0] if len(places) else -1)
 
 
+@few_examples(8)
 @given(mixtures(), st.integers(1, 9), st.integers(0, 60), st.sampled_from(["keep", "pad", "drop"]))
 def test_every_position_is_dealt_once(mixed: MixedSources, world_size: int, more: int, remainder: str) -> None:
     order = epoch_of(mixed, 1)
@@ -83,6 +88,7 @@ def test_every_position_is_dealt_once(mixed: MixedSources, world_size: int, more
     assert sorted(found) == list(range(due))
 
 
+@few_examples(8)
 @given(mixtures(), st.integers(2, 9), st.integers(1, 60))
 def test_what_all_ranks_get_is_what_each_gets(mixed: MixedSources, world_size: int, more: int) -> None:
     order, partition = epoch_of(mixed), Partition(world_size + more, world_size)
@@ -111,7 +117,17 @@ def test_the_end_of_an_epoch_changes_nothing_before_it() -> None:
     )
 
 
-@pytest.mark.parametrize("order", [Sequential(), Full(), Window(chunks=6), Block(chunks=3), Buffer(samples=20)])
+@pytest.mark.parametrize(
+    "order",
+    [
+        Full(),
+        Window(chunks=6),
+        *(
+            pytest.param(order, marks=pytest.mark.drill)
+            for order in (Sequential(), Block(chunks=3), Buffer(samples=20))
+        ),
+    ],
+)
 def test_nested_mixtures_come_in_their_own_order(order: Any) -> None:
     schedules = [
         SourceSchedule(["a", "b"], [Change(0, weights)], Even(), seed=seed)
@@ -145,7 +161,9 @@ def skew(mixed: MixedSources, world_size: int, per_rank: int, steps: int) -> Any
     return np.abs(counts - shares).max(axis=0), shares
 
 
-@pytest.mark.parametrize("kind", ["zipf", "large", "equal"])
+@pytest.mark.parametrize(
+    "kind", ["zipf", *(pytest.param(kind, marks=pytest.mark.drill) for kind in ("large", "equal"))]
+)
 def test_every_rank_gets_its_share_of_each_source(kind: str) -> None:
     """1,000 steps of 64 ranks, 16 samples each; of ranks that draw at random, the worst is off by 3.7 roots."""
     num = 64
@@ -178,7 +196,7 @@ def test_a_mixture_refuses_positions_behind_its_epoch() -> None:
         order.positions([10])
 
 
-@pytest.mark.parametrize("num_sources", [1, 300])
+@pytest.mark.parametrize("num_sources", [1, 100])
 def test_sources_of_one_sample(num_sources: int) -> None:
     mixed = mixture([1] * num_sources, [1] * num_sources, num_samples=8 * num_sources)
     ids = epoch_of(mixed, 5).ids(0, 8 * num_sources)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.mixtures import CHOICES, NAMES, schedules, weights_of
 
 from shoal.errors import UsageError
@@ -20,6 +21,7 @@ from shoal.order.mixture.source_schedule import Change, SourceSchedule
 END = 5000
 
 
+@few_examples(20)
 @given(schedules(), st.integers(0, END), st.integers(0, 700))
 def test_counts_are_those_of_the_sources_before(schedule: SourceSchedule, start: int, length: int) -> None:
     whole = schedule.sources(0, END + 700)
@@ -27,6 +29,7 @@ def test_counts_are_those_of_the_sources_before(schedule: SourceSchedule, start:
     assert schedule.counts(start).tolist() == np.bincount(whole[:start], minlength=len(schedule.names)).tolist()
 
 
+@few_examples(20)
 @given(schedules(), st.integers(0, 7), st.integers(0, 600))
 def test_positions_of_samples_are_found(schedule: SourceSchedule, source: int, number: int) -> None:
     source %= len(schedule.names)
@@ -39,6 +42,7 @@ def test_positions_of_samples_are_found(schedule: SourceSchedule, source: int, n
         assert found is not None or not schedule.weights_at(10**9)[schedule.names[source]]
 
 
+@few_examples(20)
 @given(schedules(), st.data())
 def test_a_later_change_leaves_everything_before_it_alone(schedule: SourceSchedule, data: st.DataObject) -> None:
     last = schedule.changes[-1].at
@@ -51,6 +55,7 @@ def test_a_later_change_leaves_everything_before_it_alone(schedule: SourceSchedu
     assert all(change.weights[schedule.names[source]] for source in np.unique(after).tolist())
 
 
+@few_examples(10)
 @given(schedules(), st.data())
 def test_the_first_position_of_a_condition_is_found(schedule: SourceSchedule, data: st.DataObject) -> None:
     sizes = np.array([data.draw(st.integers(1, 300)) for _ in schedule.names])
@@ -62,6 +67,7 @@ def test_the_first_position_of_a_condition_is_found(schedule: SourceSchedule, da
     assert schedule.first_position(lambda counts: (counts >= sizes).all()) == last
 
 
+@few_examples(20)
 @given(schedules(), st.integers(0, END), st.integers(0, 60))
 def test_expected_counts_are_sums_of_shares(schedule: SourceSchedule, start: int, length: int) -> None:
     shares = np.zeros(len(schedule.names))
@@ -71,6 +77,7 @@ def test_expected_counts_are_sums_of_shares(schedule: SourceSchedule, start: int
     assert np.allclose(schedule.expected(start, start + length), shares)
 
 
+@few_examples(20)
 @given(schedules(), st.randoms())
 def test_the_order_of_names_is_irrelevant(schedule: SourceSchedule, random: Any) -> None:
     names = list(schedule.names)
@@ -84,6 +91,7 @@ def test_the_order_of_names_is_irrelevant(schedule: SourceSchedule, random: Any)
     assert schedule.weights_at(777) == other.weights_at(777)
 
 
+@few_examples(20)
 @given(schedules(), st.sampled_from(["a", "s00b", "z"]))
 def test_a_source_without_weight_changes_nothing(schedule: SourceSchedule, name: str) -> None:
     names = (*schedule.names, name)
@@ -158,7 +166,7 @@ def test_a_ramp_is_linear_on_average_whatever_its_steps(ramp: int) -> None:
     assert sum(each["b"] / sum(each.values()) for each in weights) == pytest.approx(ramp / 2)
 
 
-@pytest.mark.parametrize("every", [64, 100])
+@pytest.mark.parametrize("every", [100, pytest.param(64, marks=pytest.mark.drill)])
 def test_counts_stay_close_to_the_weights_over_many_changes(every: int) -> None:
     changes = [Change(every * each, {"a": 800 - each, "b": 196 + each, "rare": 4}) for each in range(200)]
     schedule = SourceSchedule(["a", "b", "rare"], changes, Even())
@@ -222,6 +230,7 @@ def test_sources_are_those_of_every_release() -> None:
     assert found.hexdigest()[:16] == "655c213668d9c542"
 
 
+@few_examples(20)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=6).filter(any), st.integers(0, 2000), st.integers(0, 500))
 def test_epochs_with_counts_have_exactly_these(chosen: list[int], start: int, length: int) -> None:
     names, size = [f"source {number}" for number in range(len(chosen))], sum(chosen)

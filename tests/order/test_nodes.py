@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import datasets
 
 from shoal.order.arrays.permutation import permute
@@ -25,6 +26,7 @@ def naive_nodes(samples: NDArray[np.int64], seed: int, num_nodes: int) -> list[l
     return [line[begin:end] for begin, end in itertools.pairwise(cuts)]
 
 
+@few_examples(25)
 @given(samples=datasets(max_samples=2000, max_chunks=80), seed=st.integers(0, 1000), num_nodes=st.integers(1, 70))
 @example(samples=np.array([1000]), seed=0, num_nodes=7)  # one chunk, cut six times
 @example(samples=np.array([0, 2, 0]), seed=0, num_nodes=5)  # nodes without samples

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, datasets, orders, scan
 
 from shoal.errors import UsageError
@@ -74,6 +75,7 @@ def run_leg(bound: BoundOrder, ids: NDArray[np.int64], leg: Leg, start: int, *, 
     return min(start + stop * size, total)
 
 
+@few_examples(25)
 @given(
     samples=datasets(max_samples=20_000),
     order=orders(),
@@ -98,6 +100,7 @@ def test_every_sample_once_over_stops_and_resumes(
     assert left < last.world_size + last.extra if last.remainder == "drop" else left == 0
 
 
+@few_examples(25)
 @given(samples=datasets(max_samples=3000), order=orders(), world_size=st.integers(1, 17))
 def test_single_samples_are_never_repeated(samples: NDArray[np.int64], order: Order, world_size: int) -> None:
     bound = order.bind(samples)
@@ -111,6 +114,7 @@ def test_single_samples_are_never_repeated(samples: NDArray[np.int64], order: Or
     assert np.array_equal(np.sort(np.concatenate([share.ids for share in shares])), np.arange(bound.num_samples))
 
 
+@few_examples(25)
 @given(
     num_samples=st.integers(0, 500),
     world_size=st.integers(1, 17),
@@ -126,6 +130,7 @@ def test_the_length_is_what_is_yielded(num_samples: int, world_size: int, extra:
         assert len(share.batch_first) - 1 == part.num_batches(num_samples)
 
 
+@few_examples(25)
 @given(samples=datasets(max_samples=5000), order=orders(), world_size=st.integers(1, 17), extra=st.integers(0, 300))
 def test_chunks_are_those_of_the_ids(samples: NDArray[np.int64], order: Order, world_size: int, extra: int) -> None:
     bound = order.bind(samples, seed=3)
@@ -160,11 +165,10 @@ def test_a_chunk_has_few_readers_up_to_as_many_ranks_as_nodes(world_size: int) -
     assert 1.0 < reads_per_chunk(world_size) <= 1.12  # 1.07 for 15 ranks; a hash instead of lanes has 1.20
 
 
-def test_reads_per_chunk_beyond_the_nodes_are_as_designed() -> None:
-    reads = {world_size: round(reads_per_chunk(world_size), 2) for world_size in (17, 32, 64)}
-    print(f"reads per chunk by world size at 16 canonical nodes: {reads}")
-    assert max(reads[17], reads[32]) <= 1.15
-    assert reads[64] <= 1.15  # 1.06 with twice the chunks: lanes are not equally fast at the ends of an epoch
+@pytest.mark.parametrize("world_size", [17, *(pytest.param(ranks, marks=pytest.mark.drill) for ranks in (32, 64))])
+def test_reads_per_chunk_beyond_the_nodes_are_as_designed(world_size: int) -> None:
+    # 64 ranks: 1.06 with twice the chunks, as lanes are not equally fast at the ends of an epoch.
+    assert reads_per_chunk(world_size) <= 1.15
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import few_examples
 from tests.order.peer_mixtures import DIGESTS, WITHOUT, in_storage_order, interleaved, mixed_ids, randomly_mixed
 
 from shoal.errors import UsageError
@@ -41,7 +42,7 @@ def mixtures(draw: st.DrawFn, kinds: tuple[type, ...] = (Interleave, Concatenate
     return (Concatenate() if kind is Concatenate else RoundRobin(longest=longest)), lengths
 
 
-@settings(max_examples=60)
+@few_examples(25)
 @given(mixtures(), SEEDS, st.integers(0, 3), st.data())
 def test_a_seek_finds_what_a_scan_finds(mixture: Any, seed: int, epoch: int, data: st.DataObject) -> None:
     choice, lengths = mixture
@@ -63,7 +64,7 @@ def test_a_seek_finds_what_a_scan_finds(mixture: Any, seed: int, epoch: int, dat
         assert other.position_of(source, len(places)) is None
 
 
-@settings(max_examples=60)
+@few_examples(25)
 @given(mixtures((Interleave,)), SEEDS)
 def test_sources_are_interleaved_as_by_hugging_face(mixture: Any, seed: int) -> None:
     choice, lengths = mixture
@@ -71,7 +72,7 @@ def test_sources_are_interleaved_as_by_hugging_face(mixture: Any, seed: int) -> 
     assert chosen.sources(0, chosen.num_samples).tolist() == interleaved(choice, lengths, seed)
 
 
-@settings(max_examples=60)
+@few_examples(25)
 @given(mixtures((RandomMix,)), SEEDS)
 def test_sources_are_mixed_as_by_webdataset(mixture: Any, seed: int) -> None:
     choice, lengths = mixture

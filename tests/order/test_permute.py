@@ -18,7 +18,7 @@ from shoal.order.seeds import keys
 # The package's `permute` is the function; the module is needed to weaken it.
 permute_module = importlib.import_module("shoal.order.arrays.permutation")
 
-SIZES = (1000, 10_000, 2**16, 1_000_000)
+SIZES = (1000, 10_000, 2**16, pytest.param(1_000_000, marks=pytest.mark.drill))
 BOUND = 5.5  # the worst of some eighty looks, over a dozen keys: a random permutation gives 2 to 4
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -130,7 +130,7 @@ def test_a_span_of_a_huge_permutation_is_even(size: int) -> None:
     assert np.abs(scores).max() < BOUND
 
 
-@pytest.mark.parametrize("size", [400, 4096, 2**16])
+@pytest.mark.parametrize("size", [400, *(pytest.param(size, marks=pytest.mark.drill) for size in (4096, 2**16))])
 def test_neither_rows_nor_columns_show_over_many_keys(size: int) -> None:
     """Four rounds pass `worst_look`, but over many keys they show at the lag of a row of the rectangle."""
     assert np.abs(row_lag_scores(size)).max() < 4.5

@@ -18,12 +18,17 @@ EQUAL = [
     (32, 2, 10, 3000),
     (64, 1, 16, 4000),
     (64, 4, 64, 2000),
-    (64, 1, 1000, 640),
-    (256, 16, 64, 4096),
-    (256, 16, 300, 2560),
-    (256, 1, 64, 4096),
-    (1024, 64, 16, 16_384),
-    (1024, 1, 16, 16_384),
+    *(
+        pytest.param(case, marks=pytest.mark.drill)
+        for case in [
+            (64, 1, 1000, 640),
+            (256, 16, 64, 4096),
+            (256, 16, 300, 2560),
+            (256, 1, 64, 4096),
+            (1024, 64, 16, 16_384),
+            (1024, 1, 16, 16_384),
+        ]
+    ),
 ]
 SEEDS = (0, 1, 2)
 _FEWEST_BATCHES = 12  # whose mean variance says something
@@ -74,7 +79,13 @@ def test_labels_have_no_echo(case: tuple[int, int, int, int]) -> None:
         assert autocorrelations(found, lags).max() <= bound
 
 
-UNEVEN = [(64, 1, 64, 3000), (64, 4, 20, 4000), (256, 16, 100, 4096), (256, 1, 400, 2000)]
+UNEVEN = [
+    (64, 4, 20, 4000),
+    *(
+        pytest.param(case, marks=pytest.mark.drill)
+        for case in [(64, 1, 64, 3000), (256, 16, 100, 4096), (256, 1, 400, 2000)]
+    ),
+]
 
 
 @pytest.mark.parametrize("case", UNEVEN, ids=str)
@@ -91,7 +102,7 @@ def test_uneven_chunks_count_for_fewer(case: tuple[int, int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("is_even", [True, False], ids=["even", "uneven"])
-@pytest.mark.parametrize("draw", range(6))
+@pytest.mark.parametrize("draw", [0, *(pytest.param(draw, marks=pytest.mark.drill) for draw in range(1, 6))])
 def test_windows_drawn_at_random_hold_every_promise(draw: int, is_even: bool) -> None:
     """Over eight seeds: the first window, both ends, the whole epoch, echoes and the chunks alive, on fixed draws."""
     rng = np.random.default_rng([18, draw])

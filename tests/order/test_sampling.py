@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import orders, scan
 
 from shoal.errors import UsageError
@@ -69,6 +70,7 @@ def test_products_of_more_than_64_bits_are_divided_exactly(passed: list[int], to
     assert found.tolist() == [(each * total + start) // weight_sum for each in passed]
 
 
+@few_examples(25)
 @given(labels=LABELS, num_samples=st.integers(1, 2000), seed=st.integers(0, 2**64 - 1), first=st.integers(0, 2**40))
 @pytest.mark.usefixtures("block_bits")
 def test_balanced_classes_have_equally_many_and_their_samples_come_in_turn(
@@ -91,6 +93,7 @@ def test_balanced_classes_have_equally_many_and_their_samples_come_in_turn(
         assert is_near(of_samples, shares)
 
 
+@few_examples(25)
 @given(labels=LABELS, limit=st.integers(1, 60), seed=st.integers(0, 99))
 def test_a_limit_takes_no_sample_twice_and_all_samples_in_turn(labels: list[int], limit: int, seed: int) -> None:
     whole = by_class(labels, len(labels))
@@ -190,6 +193,7 @@ def test_copies_are_numbered_sample_by_sample(counts: list[int]) -> None:
     assert np.array_equal(copies.count_between(borders), np.diff(before[borders]))
 
 
+@few_examples(25)
 @given(
     chunks=st.lists(st.integers(0, 30), min_size=1, max_size=40).filter(any),
     order=orders(),
@@ -268,6 +272,7 @@ def test_impossible_weights(bad: list[float]) -> None:
         integer_weights(np.array(bad))
 
 
+@few_examples(12)
 @given(labels=LABELS, num_samples=st.integers(1, 2000))
 def test_repeats_are_what_epochs_have_on_average(labels: list[int], num_samples: int) -> None:
     rule = by_class(labels, num_samples)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import few_examples
 
 from shoal.errors import UsageError
 from shoal.order.sequences.groupings import STRATEGIES, Packing
@@ -110,6 +111,7 @@ def packed_order(
 CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=40)
 
 
+@few_examples(25)
 @given(
     chunks=CHUNKS,
     length=st.integers(1, 40),
@@ -140,6 +142,7 @@ def test_every_token_of_an_epoch_comes_once(
     assert np.all(np.diff(blocks) >= 0)
 
 
+@few_examples(25)
 @given(chunks=CHUNKS, block=st.integers(1, 50), data=st.data())
 def test_any_sequences_are_those_of_the_whole(chunks: list[int], block: int, data: st.DataObject) -> None:
     lengths = np.random.default_rng(0).integers(0, 30, sum(chunks))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.compat.orders.streaming_orders import configurations, ids_of
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, datasets
 
 from shoal.errors import StateError, UsageError
@@ -54,6 +55,7 @@ def streaming_orders(draw: st.DrawFn) -> Streaming:
     )
 
 
+@few_examples(20)
 @given(streaming_orders(), datasets(max_samples=3000, max_chunks=60), st.integers(0, 9), st.data())
 def test_an_epoch_has_every_sample_and_is_found_from_both_sides(
     order: Streaming, shards: NDArray[np.int64], epoch: int, data: st.DataObject
@@ -81,6 +83,7 @@ def test_an_epoch_has_every_sample_and_is_found_from_both_sides(
     assert np.array_equal(where, chunk_of(shards, found))
 
 
+@few_examples(20)
 @given(streaming_orders(), datasets(max_samples=3000, max_chunks=60))
 def test_repeats_are_only_at_the_end(order: Streaming, shards: NDArray[np.int64]) -> None:
     with_repeats = replace(order, parity=True)
@@ -173,6 +176,7 @@ def test_a_checkpoint_of_another_run_is_refused(others: int) -> None:
         Streaming("py1e").adopted(CHECKPOINT, np.full(10, 20), 3)
 
 
+@few_examples(20)
 @given(streaming_orders(), datasets(max_samples=300, max_chunks=20), st.integers(0, 320))
 def test_what_was_seen_is_not_repeated_or_the_checkpoint_refused(
     order: Streaming, shards: NDArray[np.int64], position: int

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.compat.orders.streaming_streams_orders import configurations, ids_of
+from tests.examples import few_examples
 
 import shoal
 from shoal.errors import UsageError
@@ -38,6 +39,7 @@ def epoch(order: Streaming, shards: NDArray[np.int64] = SHARDS, number: int = 0)
     return bound.ids(0, bound.num_samples)
 
 
+@few_examples(20)
 @given(
     st.sampled_from(ALGORITHMS),
     st.sampled_from(BATCHINGS),

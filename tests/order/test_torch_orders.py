@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, datasets, scan
 
 from shoal.errors import StateError, UsageError
@@ -131,6 +132,7 @@ def test_distributed_is_torch_s(
     assert bound.axis(positions, positions, positions).tolist() == (positions % ranks).tolist()
 
 
+@few_examples(10)
 @given(datasets(max_samples=2000, max_chunks=30), st.data())
 def test_the_laws_of_orders(samples: NDArray[np.int64], data: st.DataObject) -> None:
     """A seek equals a scan, chunks are those of the ids, and positions invert ids: the first position of repeats."""

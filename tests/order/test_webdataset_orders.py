@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, datasets, scan
 
 from shoal.errors import UsageError
@@ -57,6 +58,7 @@ def loaded(streams: list[list[list[int]]], size: int) -> list[tuple[int, int]]:
     return [(i, rank) for step in steps for each in step if each for rank, batch in [each] for i in batch]
 
 
+@few_examples(25)
 @given(
     st.integers(0, 400),
     st.integers(0, 300),
@@ -90,6 +92,7 @@ def test_the_buffer_goes_on_from_tile_to_tile_and_seeks(length: int, size: int) 
     assert np.array_equal(expected[buffer.steps(some)], some)
 
 
+@few_examples(25)
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(-1, 1), st.integers(0, 200)), max_size=6), st.integers())
 @example([(2**31, 0, 50), (1, 0, 40), (64, -1, 64), (60, 1, 200)], 0)
 def test_integers_are_python_s(parts: list[tuple[int, int, int]], seed: int) -> None:
@@ -120,7 +123,7 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(datasets(max_samples=600, max_chunks=30), runs(), st.booleans(), st.booleans(), st.none() | st.text(max_size=3))
-@settings(max_examples=60)
+@few_examples(25)
 def test_shuffles_are_those_of_the_pipeline(
     samples: NDArray[np.int64], run: dict[str, Any], counts: bool, before: bool, list_seed: str | None
 ) -> None:
@@ -156,7 +159,7 @@ def test_shuffles_are_those_of_the_pipeline(
 
 
 @given(datasets(max_samples=300, max_chunks=12), runs(), st.booleans(), st.none() | st.integers(1, 150))
-@settings(max_examples=60)
+@few_examples(25)
 def test_resampled_is_that_of_the_pipeline(
     samples: NDArray[np.int64], run: dict[str, Any], split: bool, count: int | None
 ) -> None:
@@ -190,6 +193,7 @@ def test_resampled_is_that_of_the_pipeline(
     assert bound.first_between(sample, start, len(ids)) == (start + again[0] if len(again) else -1)
 
 
+@few_examples(25)
 @given(datasets(max_samples=3000, max_chunks=40), runs(), st.booleans(), st.data())
 def test_the_laws_of_orders(samples: NDArray[np.int64], run: dict[str, Any], counts: bool, data: st.DataObject) -> None:
     """Every sample once, a seek equals a scan, chunks are those of the ids, and positions invert ids."""
@@ -206,6 +210,7 @@ def test_the_laws_of_orders(samples: NDArray[np.int64], run: dict[str, Any], cou
     assert np.array_equal(again.positions(ids), np.arange(len(ids)))
 
 
+@few_examples(25)
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 3))
 def test_global_batches_are_the_same_at_any_world_size(world_size: int, batch_size: int, other: int) -> None:
     """And at the original one each rank has its own samples."""

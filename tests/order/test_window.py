@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, datasets, orders, scan, windows
 
 from shoal.errors import UsageError
@@ -22,6 +23,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 # ---- laws of every order
 
 
+@few_examples(25)
 @given(samples=datasets(), order=orders(), seed=SEEDS, data=st.data())
 def test_any_span_is_that_of_a_scan(samples: NDArray[np.int64], order: Order, seed: int, data: st.DataObject) -> None:
     bound = order.bind(samples, seed=seed, epoch=2)
@@ -49,6 +51,7 @@ def test_spans_of_any_length_one_after_the_other(order: Order) -> None:
         at = stop
 
 
+@few_examples(25)
 @given(samples=datasets(max_samples=20_000), order=orders(), seed=SEEDS)
 def test_positions_of_all_ids_in_any_order(samples: NDArray[np.int64], order: Order, seed: int) -> None:
     bound = order.bind(samples, seed=seed)
@@ -56,6 +59,7 @@ def test_positions_of_all_ids_in_any_order(samples: NDArray[np.int64], order: Or
     assert np.array_equal(scan(bound)[bound.positions(ids)], ids)
 
 
+@few_examples(25)
 @given(order=orders())
 def test_nothing_has_an_order_of_nothing(order: Order) -> None:
     for samples in ([], [0], [0, 0, 0]):
@@ -204,6 +208,7 @@ def test_samples_on_the_border_of_a_slab(monkeypatch: pytest.MonkeyPatch, bits: 
         assert np.array_equal(bound.positions(np.array(naive)), np.arange(len(naive)))
 
 
+@few_examples(25)
 @given(samples=datasets(max_samples=5000, max_chunks=60), order=windows(max_chunks=80), seed=SEEDS)
 @example(samples=np.full(16, 10), order=Window(chunks=16), seed=0)
 def test_a_window_of_all_chunks_is_a_full_permutation(samples: NDArray[np.int64], order: Window, seed: int) -> None:

@@ -44,24 +44,25 @@ def text_of(result: Audit, name: str) -> str:
 # ---- no false alarms
 
 
-def test_perfect_shuffles_raise_findings_in_less_than_one_percent() -> None:
-    """300 audits of all kinds: one and two epochs, labels, another stream, several sizes."""
+@pytest.mark.parametrize(("num_audits", "most"), [(60, 0), pytest.param(300, 2, marks=pytest.mark.drill)])
+def test_perfect_shuffles_raise_findings_in_less_than_one_percent(num_audits: int, most: int) -> None:
+    """Of audits of all kinds: one and two epochs, labels, another stream, several sizes."""
     rng = np.random.default_rng(0)
     alarms = 0
-    for number in range(300):
+    for number in range(num_audits):
         size = (500, 1000, 3000, 8192)[number % 4]
         epochs = np.stack([rng.permutation(size) for _ in range(1 + number % 2)])
         labels = rng.integers(0, (2, 10, 100)[number % 3], size) if number % 5 else None
         others = {"another seed": rng.permutation(size)} if number % 2 else None
         alarms += bool(audit(epochs, labels=labels, batch=(16, 32, 100)[number % 3], others=others).findings)
-    assert alarms < 3
+    assert alarms <= most
 
 
 def test_looks_are_as_rare_as_they_say() -> None:
     """Of each kind of outcome, about 1 % have a probability below 1 %; bounds, which are not exact, fewer."""
     rng = np.random.default_rng(1)
     outcomes: dict[str, list[float]] = {}
-    for _ in range(150):
+    for _ in range(60):
         first, second = (epoch_tests.Epoch.of(rng.permutation(3000), 3000, None, 16) for _ in range(2))
         taken = [*first.outcomes(), *(outcome for _, outcome in epoch_tests.compared(first, second, ("a", "b")))]
         for outcome in taken:
@@ -72,13 +73,13 @@ def test_looks_are_as_rare_as_they_say() -> None:
         assert poisson_tail(int(rare), 0.01 * len(probabilities)) > 1e-4 or name == "same order", name
 
 
-def test_the_orders_of_shoal_that_are_permutations_are_perfect() -> None:
-    for seed in range(3):
-        epochs = np.stack([Full().bind([1 << 14], seed=seed, epoch=epoch).ids(0, 1 << 14) for epoch in range(2)])
-        other = Full().bind([1 << 14], seed=seed + 1, epoch=0).ids(0, 1 << 14)
-        result = audit(epochs, others={"next seed": other})
-        assert result.findings == ()
-        assert "found none" in result.verdict
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.drill) for seed in (1, 2))])
+def test_the_orders_of_shoal_that_are_permutations_are_perfect(seed: int) -> None:
+    epochs = np.stack([Full().bind([1 << 14], seed=seed, epoch=epoch).ids(0, 1 << 14) for epoch in range(2)])
+    other = Full().bind([1 << 14], seed=seed + 1, epoch=0).ids(0, 1 << 14)
+    result = audit(epochs, others={"next seed": other})
+    assert result.findings == ()
+    assert "found none" in result.verdict
 
 
 def test_more_looks_make_each_of_them_stricter() -> None:
@@ -140,7 +141,7 @@ def test_a_reservoir_of_b_is_no_permutation_of_blocks_of_b() -> None:
     """The second misbelief: a reservoir mixes like blocks of twice its size."""
     shards, labels = [2000] * 40, np.repeat(np.arange(40), 2000)
     ratios = {}
-    for name, order in (("buffer", Buffer(samples=2000)), ("block", Block(chunks=1)), ("blocks", Block(chunks=2))):
+    for name, order in (("buffer", Buffer(samples=2000)), ("block", Block(chunks=1))):
         epochs = [order.bind(shards, seed=0, epoch=epoch).ids(0, 80_000) for epoch in range(2)]
         ratios[name] = audit(np.stack(epochs), labels=labels, batch=64).vr[64]
     assert ratios["block"] == pytest.approx(64, rel=0.02)
@@ -411,6 +412,7 @@ def test_tails_are_those_of_their_distributions() -> None:
         assert ratio_tail(ratio, 12) == pytest.approx(both, rel=0.15)
 
 
+@pytest.mark.drill
 def test_the_table_of_the_guide_is_what_the_audits_say() -> None:
     guide = Path(__file__).parent.parent.parent / "docs" / "guides" / "how-good-is-my-shuffle.md"
     made = runpy.run_path(str(DATA / "table.py"))["table"]()

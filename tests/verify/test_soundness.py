@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.samples import write_jsonl, write_tar, write_tar_shards
 
+import shoal
 from shoal.errors import StorageError, UsageError
 from shoal.index.table import Index, locate
 from shoal.indexing.build import build_index
@@ -197,6 +198,18 @@ def test_every_damage_is_listed(data: Path) -> None:
     assert report.num_damaged_samples == len(lost)
     with pytest.raises(UsageError, match=r"shards are damaged too, first "):
         repair_index(open_to_verify(data), report)
+
+
+def test_a_stream_loses_the_record_with_a_wrong_checksum_and_no_other(data: Path) -> None:
+    index = write_index(data, records=True)
+    _, starts, _ = locate(index, np.arange(index.num_samples))
+    path = data / "train-000000.tar"
+    written = path.stat().st_mtime_ns
+    flip(path, int(starts[17]) + 512)  # in a text, which could still be read
+    os.utime(path, ns=(written, written))  # as of a disk that rots
+    ds = shoal.open(data).reading(on_error="skip", verify="always")
+    assert [sample["__key__"] for sample in ds] == [f"{number:04d}" for number in range(120) if number != 17]
+    assert ds.stats()["skipped_ids"] == [17]
 
 
 def test_lines_without_checksums(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.examples import few_examples
 from tests.order.datasets import chunk_of, orders, scan, windows
 from tests.order.growing.segmented import NOTHING, in_turn, segmented
 
@@ -20,6 +21,7 @@ from shoal.orders import BoundOrder, Order, Sequential, Window
 SEEDS = st.integers(0, 2**64 - 1)
 
 
+@few_examples(20)
 @given(segments=segmented(), order=orders(), seed=SEEDS, data=st.data())
 def test_any_span_is_that_of_a_scan(
     segments: list[NDArray[np.int64]], order: Order, seed: int, data: st.DataObject
@@ -44,6 +46,7 @@ def test_any_span_is_that_of_a_scan(
     assert np.array_equal(whole[bound.positions(mixed)], mixed)
 
 
+@few_examples(20)
 @given(
     segments=segmented(),
     order=orders(),
@@ -74,6 +77,7 @@ def test_a_prefix_deals_the_first_batches_of_all(
     assert np.array_equal(batches, np.sort(whole.ids(0, end).reshape(batches.shape), axis=1))
 
 
+@few_examples(20)
 @given(segments=segmented(most=1), order=windows(), world_size=st.integers(2, 17), extra=st.integers(0, 600))
 def test_one_segment_is_dealt_as_its_own_order(
     segments: list[NDArray[np.int64]], order: Window, world_size: int, extra: int
@@ -96,13 +100,13 @@ def reads_per_chunk(world_size: int) -> float:
     return sum(readers) / sum(map(len, segments))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("world_size", [2, 4, *(pytest.param(ranks, marks=pytest.mark.drill) for ranks in (1, 8, 16))])
 def test_a_chunk_has_about_one_reader(world_size: int) -> None:
     # Besides those at borders of nodes, and batches at the borders of segments, whose samples are not evenly on nodes.
     assert reads_per_chunk(world_size) <= 1.0 + 4 * 2 * 16 / 3841 + 0.01
 
 
-@pytest.mark.parametrize("world_size", [3, 7, 15])
+@pytest.mark.parametrize("world_size", [3, *(pytest.param(ranks, marks=pytest.mark.drill) for ranks in (7, 15))])
 def test_a_chunk_has_few_readers_for_any_number_of_ranks(world_size: int) -> None:
     assert reads_per_chunk(world_size) <= 1.15
 
@@ -145,7 +149,7 @@ def test_a_segment_may_deal_by_itself() -> None:
 
 
 def test_spans_can_be_shorter() -> None:
-    segments = [np.full(500, 200)] * 3
+    segments = [np.full(500, 100)] * 3
     bound = in_turn(segments, Window(chunks=64), seed=1)
     assert isinstance(bound, Narrowing)
     assert isinstance(bound, Dealing)
@@ -182,7 +186,7 @@ def test_threads_share_an_order() -> None:
 
     def look(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        starts = rng.integers(0, 3500, 300).tolist()
+        starts = rng.integers(0, 3500, 60).tolist()
         wrong.extend(start for start in starts if (bound.ids(start, start + 100) != whole[start : start + 100]).any())
 
     threads = [threading.Thread(target=look, args=(seed,)) for seed in range(4)]

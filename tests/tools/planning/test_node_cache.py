@@ -123,7 +123,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("case", PARTS, ids=str)
-@pytest.mark.parametrize("room", [1.01, 0.75, 0.5, 0.25])
+@pytest.mark.parametrize("room", [1.01, 0.5, *(pytest.param(room, marks=pytest.mark.drill) for room in (0.75, 0.25))])
 def test_epochs_simulated_in_part_have_the_reads_of_whole_ones(
     case: tuple[Window, int, int, int, int, int, float], room: float
 ) -> None:
