@@ -169,8 +169,8 @@ processors, and FFCV, which has no wheel and its own format.
 """
 FIRST = """\
 Seconds from the construction of a dataset of 100 KB blobs to the first 64 of them, in a new process that has imported
-the library (and torch, with workers) and nothing else; the index was made before. "From 99 %": resumed at 99 % of the epoch.
-Italics: torch's loader with workers that read nothing, and 64 GETs alone.
+the library (and torch, with workers) and nothing else; the index was made before. "From 99 %": resumed at 99 % of the
+epoch. Italics: torch's loader with workers that read nothing, and 64 GETs alone.
 """
 PROVISIONAL = """\
 > **Provisional.** The machine was busy or the run small (see the load, scale and rounds above). These figures are a
