@@ -33,14 +33,14 @@ def write_page(found: dict[str, Any], figures: Figures) -> None:
     if max(about["load"]) > QUIET_LOAD or about["scale"] < GOOD_SCALE or about["rounds"] < 3:
         parts.append(PROVISIONAL)
     parts.append("![Speed over mixing for each workload; the area of a bubble is memory](images/benchmarks.png)\n")
-    parts.append("## What was wanted\n")
+    parts.append("## Goals\n")
     parts.append("| goal | wanted | measured | | |\n| --- | ---: | ---: | --- | --- |")
     for goal in wanted(figures):
         bound = "at most " if goal.less else ""
         verdict = "met" if goal.is_met else "**short**"
         cells = (goal.title, f"{bound}{shown(goal.wanted)} {goal.unit}", shown(goal.measured), goal.beside, verdict)
         parts.append(f"| {' | '.join(cells)} |")
-    parts += ["\n## Where a peer is ahead\n", "Of the best that shoal does where it mixes well, in any format:\n"]
+    parts += ["\n## Where a peer is ahead\n", "The comparison takes the best format of shoal with good mixing:\n"]
     parts += [f"- {line}" for line in peer_wins(figures)] or ["Nowhere."]
     parts.append("\n## All figures\n")
     for workload, made in WORKLOADS.items():
@@ -138,41 +138,41 @@ def draw(figures: Figures) -> None:
 HEAD = """# Benchmarks: beside other loaders
 
 `make bench-peers` made this page on {date} at {commit} ({machine}; load {loads}; scale {scale}, the part of each
-workload's samples that is streamed; medians of {rounds} rounds in which all loaders take turns). What counts is
-your machine: run it there, or a part of it with `python bench/peers/compare.py --only W1 shoal litdata`.
+workload's samples that is streamed; medians of {rounds} rounds in which all loaders take turns). Run the comparison on
+your machine, or a part of it with `python bench/peers/compare.py --only W1 shoal litdata`.
 
-**The work.** Samples lie in a hundred contiguous classes, as data that was sorted by how it was collected. All loaders
-have 16 MiB of samples to mix, as far as they can be told so, shards of 16 MiB that their own writers made, and one
-process, but for images. shoal reads the shards of the others, with the index that it made before.
+**The work.** Samples lie in a hundred contiguous classes, like data sorted by its source. Each loader mixes 16 MiB of
+samples, if the loader has such a setting, reads shards of 16 MiB from its own writer, and uses one process (except for
+images). shoal reads the shards of the other loaders, with an index made before.
 
 - **W1**: rows of 4 KiB of tokens. **W2**: blobs of 100 KB. **W3**: documents of 2 KB with JSON metadata. **W4**: JPEGs,
-  decoded. All are in the page cache. **far**: the blobs on a server on the same machine, which answers after 20 ms and
-  sends 60 MB/s over each connection. **first**: from the start to the first batch.
-- *one by one*: a loop over samples; *batches*: over collated batches of 64.
-- *LitData* is its default on local files, which shuffles parts of a chunk; in *LitData, all keys* all of a chunk is
-  permuted. *plain torch* is a map-style dataset of files, read by a random sampler. *mds 1MiB* is shoal with chunks of
-  that size.
+  decoded. All shards are in the page cache. **far**: the blobs on a server of the same machine with 20 ms of latency
+  and 60 MB/s over each connection. **first**: from the start to the first batch.
+- *one by one*: a loop over samples; *batches*: a loop over collated batches of 64.
+- *LitData* is LitData's default on local files, a shuffle of parts of a chunk; *LitData, all keys* permutes the whole
+  chunk. *plain torch* is a map-style dataset of files, read by a random sampler. *mds 1MiB* is shoal with chunks of
+  1 MiB.
 
 **The figures.**
 
 - *classes in 64*: distinct classes in 64 samples; a perfect shuffle has 47.4. A loader that mixes less also reads less
   from all over, so compare speeds of equal mixing.
 - *peak MiB*: anonymous and shared memory of all processes, interpreter and libraries included.
-- *spread*: between the fastest and the slowest round, by the median. Differences below it say nothing.
+- *spread*: between the fastest and the slowest round, by the median. Smaller differences are not significant.
 - *Italics* are floors of the same work, in a plain loop: all bytes by `readv`, in order; samples of permuted chunks of
   4 MiB in plain Python; row groups by pyarrow; decoders alone, in threads that each fill batches of 64 with them; GETs
-  alone, 64 at a time. They run in one thread where nothing else is said, so loaders that read ahead in threads may pass
-  them.
+  alone, 64 at a time. Floors run in one thread unless stated otherwise, so loaders that read ahead in threads may be
+  faster.
 
-SPDL decodes by FFmpeg. torchvision and torchcodec of PyPI do not load beside torch for processors, and FFCV has no
-wheel and a format of its own, so they are not here.
+SPDL decodes by FFmpeg. The table omits torchvision and torchcodec, which do not load from PyPI beside torch for
+processors, and FFCV, which has no wheel and its own format.
 """
 FIRST = """\
 Seconds from the construction of a dataset of 100 KB blobs to the first 64 of them, in a new process that has imported
-the library (and torch, with workers) and nothing else; the index was made before. "From 99 %": resumed there. Italics:
-torch's loader with workers that read nothing, and 64 GETs alone.
+the library (and torch, with workers) and nothing else; the index was made before. "From 99 %": resumed at 99 % of the
+epoch. Italics: torch's loader with workers that read nothing, and 64 GETs alone.
 """
 PROVISIONAL = """\
-> **Provisional.** The machine was busy or the run small (see the load, scale and rounds above), so these are the
-> figures of a trial, which say little of any loader. They wait for a run on a quiet machine.
+> **Provisional.** The machine was busy or the run small (see the load, scale and rounds above). These figures are a
+> trial and say little about any loader; a run on a quiet machine will replace them.
 """

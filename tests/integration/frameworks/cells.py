@@ -243,7 +243,7 @@ LAUNCHES = (
 # Why a cell may differ: by framework and cell, what differs (a name of `compare`), and the law.
 _AGAIN = "A pass that was left early begins again, and a warning says so. Name the epochs by `set_epoch`."
 _SPLIT = "Each rank reads its own part, and a warning says so: `batch(global_batch_size=n)` is over all ranks."
-_EMPTY = "The state after the last batch is that of the next epoch. torchdata's begins with an empty rest of the epoch."
+_EMPTY = "The state after the last batch begins the next epoch. torchdata's begins with an empty rest of the epoch."
 _REPEAT = "Where fewer samples are left than ranks, a rank gets a repeat: leave it out by its mark in `__pad__`."
 EXPLAINED: dict[tuple[str, str], dict[str, str]] = {
     ("accelerate", "limit_break"): {"order": _AGAIN, "warned": _AGAIN},

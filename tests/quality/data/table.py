@@ -64,7 +64,7 @@ def audits() -> dict[str, tuple[Audit, str]]:
 def table() -> str:
     """The table in Markdown."""
     lines = [
-        "| what was audited | samples | VR(64) | serious findings | one of them |",
+        "| audited order | samples | VR(64) | serious findings | one of them |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, (result, quoted) in audits().items():
