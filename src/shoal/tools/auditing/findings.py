@@ -107,7 +107,7 @@ class Finding:
         Description of the clearest test result of this name.
     where
         "epoch 0", or the two compared streams.
-    found, expected, probability
+    measured, expected, probability
         Measured value, value of a perfect shuffle, and probability of the deviation by chance.
     size
         Magnitude: 0 is a perfect shuffle, 1 the worst possible.
@@ -119,7 +119,7 @@ class Finding:
     is_serious: bool
     text: str
     where: str
-    found: float
+    measured: float
     expected: float
     probability: float
     size: float
@@ -214,7 +214,7 @@ def _brief(finding: Finding) -> str:
     if finding.name in _COUNTED:
         share = finding.size**2
         text = f"{share:.0%}" if share >= 0.01 else "less than 1%"
-        return f"{int(finding.found):,} {_COUNTED[finding.name][finding.found != 1]} ({text})"
+        return f"{int(finding.measured):,} {_COUNTED[finding.name][finding.measured != 1]} ({text})"
     return ADVICE[finding.name].brief
 
 
