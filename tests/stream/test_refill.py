@@ -236,7 +236,7 @@ def test_what_does_not_merge(tars: Dataset) -> None:
         ([states[0], other[1]], "different runs: seed is 1 and 2"),
         ([states[0], bigger[1]], "are dealt in several ways"),
         ([*states, three], "on 2 and 3 ranks"),
-        ([states[0], start], "not that of a rank"),
+        ([states[0], start], "state 1 belongs to no rank, but other states do"),
     ):
         with pytest.raises(StateError, match=words):
             shoal.merge_states(given_states)

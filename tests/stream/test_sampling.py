@@ -350,7 +350,7 @@ REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.sample(BALANCED, replacement=False), "needs num_samples"),
     (lambda ds: ds.sample(BALANCED[:-1]), r"a value for each of 197 samples by id; got shape \(196,\)"),
     (lambda ds: ds.sample({"few": 2, "many": 1}), r"must have a value for each sample; got one by name: \{'few': 2"),
-    (lambda ds: ds.sample(-BALANCED), "not negative; sample 0"),
+    (lambda ds: ds.sample(-BALANCED), "not negative; participating sample 0"),
     (lambda ds: ds.sample(LABELS), "weights are numbers; got <U6"),
     (lambda ds: ds.sample("labels"), "no column 'labels'"),
     (lambda ds: ds.sample(BALANCED).sample(BALANCED), "sampled already"),
