@@ -318,7 +318,7 @@ def test_going_back_to_an_epoch_begins_it_anew(tars: Dataset) -> None:
     assert sorted(i for batch in ds for i in ids_of(batch)) == kept_ids(1, 5)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.lists(LEGS, min_size=1, max_size=3), st.data())
 def test_more_may_be_left_out_when_a_run_goes_on(tars: Dataset, legs: list[Leg], data: st.DataObject) -> None:
     """Of what is left out, only what had come before comes; all else comes once."""
