@@ -336,7 +336,8 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Case, list[Leg]]:
 
 
 @pytest.mark.drill
-@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(1200)
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(drawn_cases(), st.integers(0, 1))
 def test_each_law_holds_in_any_case(sources: dict[str, Dataset], drawn: tuple[Case, list[Leg]], epoch: int) -> None:
     check(sources, *drawn, epoch)

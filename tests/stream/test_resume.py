@@ -26,7 +26,7 @@ ORDERS: dict[str, Order] = {
 def test_the_set_of_a_global_batch_does_not_depend_on_the_world_size(order: str, tars: Dataset) -> None:
     ds = tars.shuffle(ORDERS[order], seed=9).with_ids().batch(global_batch_size=34)
     sets = []
-    for world_size in (1, 2, 3, 5, 17):
+    for world_size in (1, 3, 17):
         ranks = [ds.partition(rank=rank, world_size=world_size) for rank in range(world_size)]
         lists = [[check_batch(batch) for batch in rank] for rank in ranks]
         assert [len(batches) for batches in lists] == [len(rank) for rank in ranks] == [6] * world_size
