@@ -88,7 +88,7 @@ def test_processes_ask_for_each_chunk_once(tmp_path: Path, server: RangeServer) 
     cache = {"directory": str(tmp_path / "cache"), "budget": "64MiB"}
     num_chunks = len(opened(url_of(server), None).resolved.chunks)  # the index is made once
     all_ready = Meeting(tmp_path / "ready", 4)
-    server.latency_seconds = 0.005
+    server.latency_seconds = 0.02
 
     def read_all() -> tuple[int, int]:
         ds = opened(url_of(server), cache)

@@ -30,6 +30,13 @@ def _header(number: int, size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT)
 
 
+_ZEROS = memoryview(bytes(1 << 20))
+
+
+def _zeros(num_bytes: int) -> memoryview:
+    return _ZEROS[:num_bytes] if num_bytes <= len(_ZEROS) else memoryview(bytes(num_bytes))
+
+
 class LargeTar:
     """A tar of members of the sizes given, whose payloads are zeros and take no memory: ``NNNNNN.bin``."""
 
@@ -48,13 +55,15 @@ class LargeTar:
 
     def __getitem__(self, part: slice, /) -> bytes:
         first, end, _ = part.indices(self._num_bytes)
-        data = bytearray(max(0, end - first))
+        pieces, position = [], first
         for number in range(bisect_right(self._starts, first - 512), bisect_left(self._starts, end)):
-            position, header = self._starts[number], self._headers[number]
-            skip = max(0, first - position)
-            at = position + skip - first
-            data[at : at + 512 - skip] = header[skip : end - position]
-        return bytes(data)
+            start = self._starts[number]
+            if start > position:
+                pieces.append(_zeros(start - position))
+            pieces.append(memoryview(self._headers[number])[max(0, first - start) : end - start])
+            position = min(end, start + 512)
+        pieces.append(_zeros(max(0, end - position)))
+        return b"".join(pieces)
 
 
 @dataclass
