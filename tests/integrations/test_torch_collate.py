@@ -105,7 +105,7 @@ def values_of(values: Any) -> Any:
 SAMPLES = st.recursive(LEAVES, values_of, max_leaves=6).flatmap(lambda one: st.lists(one, min_size=1, max_size=4))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(SAMPLES)
 def test_values_that_torch_collates_become_the_same(samples: list[Any]) -> None:
     assert same(tensors(nested(collate(samples))), default_collate(samples))

