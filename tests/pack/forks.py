@@ -51,4 +51,4 @@ def _die_at(number: int) -> None:
 
         return name_it
 
-    os.replace, os.link = counted(os.replace), counted(os.link)  # type: ignore[assignment]
+    os.replace, os.link = counted(os.replace), counted(os.link)

@@ -92,7 +92,9 @@ def test_shards_into_s3_and_back_again(
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-    bucket = f"repacked-{'mixed' if options.get('mix') else 'by'}-{options.get('num_workers', 0)}"  # outlives its server
+    bucket = (
+        f"repacked-{'mixed' if options.get('mix') else 'by'}-{options.get('num_workers', 0)}"  # outlives its server
+    )
     source = write_jsonl(tmp_path / "a.jsonl", num_docs=600)
     here = repack(source, tmp_path / "here", shard_bytes=20_000, **options).summary
     with moto() as endpoint:

@@ -311,9 +311,7 @@ def test_memory_stays_near_the_window(tmp_path: Path) -> None:
     assert size <= sum(reads) < 1.2 * size
 
 
-@pytest.mark.parametrize(
-    ("workers", "mix"), [(1, False), pytest.param(2, False, marks=pytest.mark.drill), (1, True)]
-)
+@pytest.mark.parametrize(("workers", "mix"), [(1, False), pytest.param(2, False, marks=pytest.mark.drill), (1, True)])
 def test_damaged_samples_are_left_out_and_listed(tmp_path: Path, workers: int, mix: bool) -> None:
     samples = [{"__key__": f"{number:04d}", "txt": f"text {number}", "label.cls": number} for number in range(200)]
     source = write(tmp_path / "a", samples, "tar", columns=["label=label.cls"], extent_bytes=2000)

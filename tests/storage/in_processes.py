@@ -16,6 +16,7 @@ from shoal.storage.memory_store import MemoryStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 
+
 def opened(task: dict[str, Any]) -> Dataset:
     """The dataset of a task."""
     return open_dataset(task["source"], storage_options=task["options"]).shuffle("full", seed=1)

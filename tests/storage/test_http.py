@@ -143,10 +143,7 @@ def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault, 
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(fault, marks=[pytest.mark.drill] if fault.kind in ("stall", "slow") else [])
-        for fault in TRANSIENT
-    ],
+    [pytest.param(fault, marks=[pytest.mark.drill] if fault.kind in ("stall", "slow") else []) for fault in TRANSIENT],
     ids=lambda fault: f"{fault.kind}-{fault.status}",
 )
 def test_a_buffer_is_filled_or_refused_as_a_range_is_read(fault: Fault, http_client: str) -> None:

@@ -118,8 +118,7 @@ def check_ends(there: Place, *, num_rounds: int, numbers: Sequence[int]) -> None
     words = [sys.executable, "-c", SHORT, f"{there.root}/large.jsonl", json.dumps(there.options)]
     for _ in range(num_rounds):
         running = [
-            subprocess.Popen([*words, str(num_samples)], stderr=subprocess.PIPE, text=True)
-            for num_samples in numbers
+            subprocess.Popen([*words, str(num_samples)], stderr=subprocess.PIPE, text=True) for num_samples in numbers
         ]
         for process in running:
             _, said = process.communicate(timeout=100)
