@@ -123,7 +123,7 @@ def test_what_a_tar_cannot_hold_is_refused(sample: Sample, message: str) -> None
 
 
 def test_what_json_cannot_hold_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"bytes is nothing that JSON can hold \(the fields 'a', 'c'\)") as caught:
+    with pytest.raises(UsageError, match=r"JSON cannot hold a value of type bytes \(the fields 'a', 'c'\)") as caught:
         write("jsonl", [{"a": b"x", "b": 1, "c": b""}])
     assert "--decode" in caught.value.hint
 

@@ -297,7 +297,7 @@ def test_the_format_shoal_writes_partitions_as_they_are(spark: SparkSession, tmp
     shards = contents(tmp_path / "out")
     save(ordered, "out", sort="id", columns="label")  # compares
     assert contents(tmp_path / "out") == shards
-    with pytest.raises(Exception, match="these rows are others"):
+    with pytest.raises(Exception, match="these rows differ from the dataset"):
         save(ordered.filter("id < 4000"), "out", sort="id", columns="label")
     assert contents(tmp_path / "out") == shards
     with pytest.raises(Exception, match="rows are not sorted by 'id'"):

@@ -420,7 +420,7 @@ def test_a_state_from_before_the_first_sample_is_told(tmp_path: Path, caplog: py
     state = shoal.follow(str(tmp_path / "d"), idle_seconds=0).state_dict()
     ds = shoal.follow(str(tmp_path / "d"), idle_seconds=0)
     ds.load_state_dict(state)
-    assert "begins anew" in caplog.text
+    assert "the stream starts again" in caplog.text
     ids_of(ds, 2)
     caplog.clear()
     shoal.follow(str(tmp_path / "d"), idle_seconds=0).load_state_dict(ds.state_dict())

@@ -168,7 +168,7 @@ def test_a_finished_dataset_that_is_written_again_is_compared(tmp_path: Path) ->
     again = begun(tmp_path / "out")
     done = written(again)
     assert again.commit(done).fingerprint == first.fingerprint
-    with pytest.raises(UsageError, match="there is a dataset already, and these rows are others"):
+    with pytest.raises(UsageError, match="these rows differ from the dataset that is there already"):
         again.commit(done[1:])
     with pytest.raises(UsageError, match=r"shard-000001-000000\.jsonl: the dataset is finished"):
         again.write(1, rows_of(1))

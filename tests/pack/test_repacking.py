@@ -98,7 +98,7 @@ def test_files_become_rows_and_files_again(tmp_path: Path) -> None:
         assert_same(all_of(tmp_path / "a"), all_of(tmp_path / f"{target}-tar"))
     repack(tmp_path / "a", tmp_path / "lines", format="jsonl", decode=True, num_workers=1)
     assert all_of(tmp_path / "lines")[7] == {"__key__": "0007", "txt": "sample 0007", "cls": 0}
-    with pytest.raises(UsageError, match="bytes is nothing that JSON can hold"):
+    with pytest.raises(UsageError, match="JSON cannot hold a value of type bytes"):
         repack(tmp_path / "a", tmp_path / "none", format="jsonl", num_workers=1)
 
 
@@ -280,7 +280,7 @@ def test_a_source_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     written(b"x")
     index = shoal.open(path).resolved.index
     # Stopped in the middle, by a sample that cannot be written.
-    with pytest.raises(UsageError, match="bytes is nothing that JSON can hold"):
+    with pytest.raises(UsageError, match="JSON cannot hold a value of type bytes"):
         repacked()
     written(b"y")
     assert shoal.open(path).resolved.index.fingerprint == index.fingerprint

@@ -140,7 +140,7 @@ def test_classes_may_be_required(photos: Path, tmp_path: Path) -> None:
 
 def test_samples_from_code_must_have_what_is_required(tmp_path: Path) -> None:
     samples: list[dict[str, Any]] = [{"text": "a", "label": 1}, {"text": "b"}]
-    with pytest.raises(UsageError, match="sample 1 lacks what require asks for: label"):
+    with pytest.raises(UsageError, match="sample 1 lacks required fields: label"):
         shoal.pack.pack(samples, tmp_path / "packed", format="jsonl", require=["text", "label"])
 
 

@@ -269,7 +269,7 @@ def test_shards_that_are_there_are_not_hidden(tmp_path: Path) -> None:
 
 def test_an_error_inside_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     with (
-        pytest.raises(UsageError, match="bytes is nothing that JSON can hold"),
+        pytest.raises(UsageError, match="JSON cannot hold a value of type bytes"),
         Writer(tmp_path, format="jsonl", shard_bytes=2000) as writer,
     ):
         for number in range(30):

@@ -325,7 +325,7 @@ def test_a_server_that_never_ends_costs_no_memory() -> None:
     ("headers", "words", "transient"),
     [
         ({"Content_Encoding": "gzip"}, "encodes its answers", False),
-        ({"Content_Range": "bytes 10-19/*"}, "does not say which part", False),
+        ({"Content_Range": "bytes 10-19/*"}, "does not give its byte range", False),
         ({"Content_Range": "bytes 0-9/76800"}, r"sent bytes \[0, 10\) instead", True),
         ({"Content_Range": "bytes 10-29/76800"}, r"sent bytes \[10, 30\) instead", True),
         ({"Content_Range": "bytes 10-14/15"}, "ends at byte 15", False),

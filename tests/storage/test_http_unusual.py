@@ -223,7 +223,7 @@ def test_chunks_that_end_well_keep_their_connection() -> None:
 def test_fields_that_contradict_one_another_are_not_believed() -> None:
     said = b"Content-Range: bytes 5-20004/%d\r\n" % len(DATA)
     with saying([lambda head: right(head, fields=said), lambda head: right(head, fields=said)]) as (url, _):
-        with pytest.raises(StorageError, match="does not say which part"):
+        with pytest.raises(StorageError, match="does not give its byte range"):
             store().read_range(url, 3, 3 + NUM_BYTES)
         read_all(url, 5)  # said twice
 

@@ -328,7 +328,7 @@ def test_a_filter_that_keeps_nothing_without_end(home: Path, batch: int, *, refi
         kept = ds.filter(function, refill=refill)
         return iter(kept.batch(batch) if batch else kept)
 
-    with pytest.raises(UsageError, match=r"(?s)filter\(.*nothing\) left none of 4096 samples in a row.* without end"):
+    with pytest.raises(UsageError, match=r"(?s)filter\(.*nothing\) dropped all of 4096 samples in a row.* without end"):
         next(stream(nothing))
     if not refill:
         first = next(stream(is_last_of_parquet))

@@ -118,7 +118,7 @@ def test_the_documents_of_a_step_are_told_without_reading(home: Path) -> None:
 
 def test_what_has_no_documents_or_sources_is_refused(home: Path) -> None:
     web = shoal.open(home / "web")
-    with pytest.raises(UsageError, match="this is one dataset"):
+    with pytest.raises(UsageError, match="this is a single dataset"):
         web.pack_sequences(LENGTH, extras=["source_ids"])
     with pytest.raises(UsageError, match=r"(?s)must be one of .*'document_ids'.*did you mean 'document_ids'"):
         web.pack_sequences(LENGTH, extras=["document_id"])

@@ -153,7 +153,7 @@ def format_of(path: str) -> Format:
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
     columns, rows = (", ".join(suffix for entry in kind for suffix in entry.suffixes) for kind in (_COLUMNS, _ROWS))
     suffixes = f"{columns}; and {rows}, each alone or followed by .{', .'.join(CODECS)}"
-    msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {suffixes}"
+    msg = f"the name {name!r} does not say which format the shard has; the known suffixes are {suffixes}"
     raise SourceError(
         msg, hint=f"{tokens}say it with format=, one of {_known()}; shards of other formats cannot be read"
     )

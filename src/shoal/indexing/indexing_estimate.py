@@ -235,7 +235,7 @@ class _Clock:
 
 
 def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[ScanTask]]:  # noqa: A002
-    """Return the work that the listing fixes exactly, and all other shards."""
+    """Return the work that the listing determines exactly, and the shards whose work it does not determine."""
     if isinstance(format, Folder):
         return _Work(ways=_counter("names", tasks)), []
     if isinstance(format, Compressed):

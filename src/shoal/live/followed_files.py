@@ -89,7 +89,7 @@ class FollowedFiles(LiveSource):
         return file
 
     def _leave_damaged(self, name: str, error: ShardError) -> None:
-        """Forget a file, so that it is opened anew at the same record; add the usual cause to the error."""
+        """Forget a file, so that it is reopened at the same record; add the usual cause to the error."""
         self._reading = None
         self._datasets.pop(name, None)
         self._fingerprints.pop(name, None)  # the complete file has another fingerprint

@@ -202,7 +202,7 @@ class LiveDataset:
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from the state of this rank, or from a list of the states of all ranks.
 
-        With a list, a `shoal.follow` may resume on another number of ranks: it deals the undelivered samples anew; no
+        With a list, a `shoal.follow` may resume on another number of ranks: it deals the undelivered samples again; no
         sample is lost or repeated.
 
         Raises

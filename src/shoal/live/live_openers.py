@@ -34,10 +34,10 @@ def from_iterable(
     ----------
     source
         A sequence, a generator function, any object with ``__iter__``. States use its ``state_dict()`` and
-        ``load_state_dict()`` (JSON types) if it has them. A sequence is entered at any number.
+        ``load_state_dict()`` (JSON types) if it has them. A sequence is resumed by index.
     replay
-        The way to a saved position in other iterables; required to load a state. True: the iterable gives the same
-        samples again, and shoal reads up to the position. False: the source goes on by itself, as a socket does.
+        How other iterables return to a saved position; required to load a state. True: the iterable yields the same
+        samples again, and shoal skips up to the position. False: the source continues by itself, like a socket.
     shared
         Required with several ranks (or workers). True: all have the same source, and rank r takes the samples r, r + R,
         ... of R ranks. False: each has a source of its own.
@@ -61,7 +61,7 @@ def from_iterable(
         msg = f"from_iterable() takes an iterable, or a function that makes one; got {kind}"
         raise UsageError(msg, hint="shoal.from_iterable(lambda: read_events())")
     if replay and isinstance(samples, Iterator) and not has_state(samples):
-        msg = f"replay=True begins anew, and this source is an iterator ({kind}), which cannot"
+        msg = f"replay=True needs a source that can restart; this is an iterator ({kind})"
         raise UsageError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
     make = partial(_iterable, samples, replay, shared)
     return LiveDataset(LiveSpec(make), f"an iterable ({getattr(samples, '__name__', kind)})")

@@ -175,7 +175,7 @@ class LiveRun:
         states = states_of_run(given)
         check_same_stream(states[0], self._source.kind, self._size)
         if not any(state["taken"] for state in states):
-            _log.warning("the state was saved before a sample was taken: the stream begins anew. %s", _IN_WORKERS)
+            _log.warning("the state was saved before a sample was taken: the stream starts again. %s", _IN_WORKERS)
         state, self._has_ended = own_state(states, self._sharing), False
         if state is None:
             self._load_dealt(states)

@@ -346,7 +346,7 @@ def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) 
 
 
 def _in_group(weights: NDArray[np.int64], num_ranks: int) -> NDArray[np.int64]:
-    """Return the columns in the order of ranks, all of which exchange samples."""
+    """Return the columns of one group of ranks, sorted by rank; any two ranks of a group may exchange samples."""
     num_batches = len(weights)
     heaviest = np.argsort(-weights, axis=1, kind="stable")
     sorted_weights = np.take_along_axis(weights, heaviest, axis=1)

@@ -52,7 +52,9 @@ class Gaps:
                 joined.append((epoch, start, stop))
         if len(joined) > MOST_GAPS:
             msg = f"{len(joined)} ranges of positions are left out; a state can name {MOST_GAPS}"
-            raise UsageError(msg, hint="neighbouring steps are one range; damaged samples are a matter of quarantine")
+            raise UsageError(
+                msg, hint="leave out neighbouring steps as one range, and damaged samples with quarantine="
+            )
         return Gaps(tuple(joined))
 
     def __bool__(self) -> bool:

@@ -208,7 +208,7 @@ class Order(Protocol):
 
 @runtime_checkable
 class BindsBetween(Protocol):
-    """An order that can be bound by the borders of chunks, which an index has, without their sizes."""
+    """An order that binds to chunk borders, which an index stores, so chunk sizes need not be computed."""
 
     def bind_between(self, borders: NDArray[np.int64], *, seed: int = 0, epoch: int = 0) -> BoundOrder:
         """Bind as `Order.bind`, to chunks with the sample ids ``[borders[i], borders[i + 1])``.

@@ -107,7 +107,7 @@ class State:
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
         if self.order.get("name") == "mix" != order.get("name"):
-            msg = "the state was saved with a mixture, and this stream is none"
+            msg = "the state was saved with a mixture, and this stream is not a mixture"
             raise StateError(msg, hint="load it into the dataset that it was saved with")
         if self.index != index:
             msg = f"the state belongs to dataset {self.index}; this dataset is {index}"
@@ -195,7 +195,7 @@ def _other_packing(saved: Any, ours: Any) -> StateError:
         arguments = ", ".join(f"{name}={(side or {}).get(name)!r}" for name in names if name != LENGTHS)
         calls.append("documents that were not grouped" if verb is None else f"{verb}({arguments})")
     msg = f"the state was saved with {calls[0]}; this stream has {calls[1]}"
-    hint = f"give {verbs[0]}() the arguments of the saved run" if verbs[0] else f"leave {verbs[1]}() out, or begin anew"
+    hint = f"give {verbs[0]}() the arguments of the saved run" if verbs[0] else f"leave {verbs[1]}() out, or start over"
     return StateError(msg, hint=hint)
 
 

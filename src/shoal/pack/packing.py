@@ -248,7 +248,7 @@ def _pack_iterable(
     with Writer(url, **shards) as writer:
         for number, sample in enumerate(source):
             if missing := lacking_in(sample, request.require):
-                msg = f"sample {number} lacks what require asks for: {', '.join(missing)}"
+                msg = f"sample {number} lacks required fields: {', '.join(missing)}"
                 raise UsageError(msg, hint=f"it has {', '.join(map(str, sample))}")
             writer.write(sample)
     return writer.close()

@@ -4,9 +4,9 @@ Both permute positions by a cipher of four rounds on blocks of an even number of
 until the result is in range, so any position is found in O(1), as in Grain itself.
 
 Two of Grain's traits are kept only with ``parity=True``. Its blocks are too small for a dataset of ``2**(2 * k) + 1``
-samples (k from 8): one sample comes twice, and another one never. And its windows run on over the borders of epochs,
-unless windows divide the dataset: then an epoch has samples of the next one in place of its own, which come later or
-never. Without parity, windows end with the epoch, and the next epoch goes on with other seeds.
+samples (k from 8): one sample comes twice, and another one never. And its windows cross the borders of epochs, unless
+the window size divides the dataset size: then an epoch has samples of the next epoch instead of its own, which come
+later or never. Without parity, windows end with the epoch, and the next epoch continues with other seeds.
 
 References
 ----------

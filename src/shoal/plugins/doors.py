@@ -1,7 +1,7 @@
-"""Names that installed packages bring, each by an entry point of a group such as ``shoal.orders``.
+"""Names that installed packages define, each through an entry point in a group such as ``shoal.orders``.
 
-Entry points are read only where a name is asked for that is none of shoal's own, or where all names are: that takes
-some 45 ms, and finding one of our own names must take none.
+Entry points are read only to look up a name that shoal does not define, or to list all names. Reading entry points
+takes about 45 ms; a lookup of shoal's own names must not wait that long.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An exception between any two steps of the interpreter can leave a lock of Python's acquired for ever, count a thread
 that never started, or lose a batch between its queue and its consumer. So code that takes locks, starts or ends
-threads, or hands objects over defers interrupts, only briefly. Code that waits for long waits in slices, and interrupts
-arrive between two slices.
+threads, or hands objects over defers interrupts, only briefly. Long waits are split into slices, and interrupts arrive
+between two slices.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class OrderRequest:
         return isinstance(order, OwnLength)
 
     def adopting(self, state: State) -> OrderRequest:
-        """Return the request with the numbers of a state, unless it fixes them; they override a request in bytes."""
+        """Return the request with the state's window in place of a window in bytes; a fixed order stays."""
         saved = state.order
         if self.order is not None or saved.get("name") != Window.name or saved.get("version") != Window.version:
             return self
@@ -104,10 +104,10 @@ class OrderRequest:
         if self.num_canonical_nodes not in (None, nodes):
             msg = f"the state was saved with order num_canonical_nodes={nodes}; "
             msg += f"this stream has {self.num_canonical_nodes}"
-            raise StateError(msg, hint="give shuffle() the arguments of that time")
+            raise StateError(msg, hint="give shuffle() the arguments of the saved run")
         try:
             order = Window(chunks, nodes)
         except UsageError as error:
-            msg = f"the state's window order cannot be: {error.message}"
+            msg = f"the state's window order is invalid: {error.message}"
             raise StateError(msg, hint="the state was changed after it was saved") from None
         return replace(self, order=order, extents_per_chunk=extents_per_chunk)

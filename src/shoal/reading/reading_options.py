@@ -24,13 +24,13 @@ _CHOICES: dict[str, tuple[Any, ...]] = {"on_error": ("raise", "skip"), "verify":
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """Arguments of `Dataset.reading`; the defaults apply to a dataset without a call of it.
+    """Arguments of `Dataset.reading`; without a call, the defaults apply.
 
     ``on_error`` decides on damaged samples; the file ``quarantine`` lists them. With ``copy``, values own their bytes.
     With ``progress``, a line on stderr shows progress. This process may use ``memory_limit_bytes`` for chunks (None: as
-    the order needs). With ``hedge``, a second request is made for a late one. A read may be retried for
-    ``deadline_seconds`` (None: as the store). Checksums are compared on ``verify="arrival"`` of bytes from a network or
-    into a cache, or always.
+    much as the order needs). With ``hedge``, a late request is sent a second time. A read may be retried for
+    ``deadline_seconds`` (None: the store's default). Checksums are compared when bytes arrive from a network or enter a
+    cache (``verify="arrival"``), or always.
     """
 
     on_error: OnError = "raise"

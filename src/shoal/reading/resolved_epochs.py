@@ -135,7 +135,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
     @abstractmethod
     def resumed(self, saved: State, gaps: Gaps) -> Self:
-        """Return this order with the numbers of a state, and with ``gaps`` beside the gaps of the state.
+        """Return this order with the parameters of a state, and with ``gaps`` in addition to the gaps of the state.
 
         Raises `StateError`: the state is of another order or dataset.
         """
@@ -198,9 +198,9 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return opened.with_parts(tuple(share(part, order, None) for part, order in parts)), self
 
     def adopted(self, checkpoint: Mapping[str, Any]) -> tuple[Self, int, int] | None:  # noqa: ARG002
-        """Return the order, epoch and position where a run of another library goes on; None if unknown.
+        """Return the order, epoch and position where a run of another library continues; None if unknown.
 
-        Raises `StateError`: the checkpoint is of the library of this order, but of another seed or order.
+        Raises `StateError`: the checkpoint comes from the library of this order, but has another seed or order.
         """
         return None
 
@@ -250,7 +250,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return span_in(self.left(epoch), first, stop)
 
     def left(self, epoch: int) -> Runs | None:
-        """Return the positions of an epoch that are no gaps and that no deal has taken; None for all."""
+        """Return the positions of an epoch that are neither gaps nor dealt already; None means all positions."""
         deals = [deal for deal in self.deals if deal.epoch == epoch]
         if not deals:
             return self.gaps.left(epoch, self.num_positions(epoch))

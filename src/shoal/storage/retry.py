@@ -1,8 +1,8 @@
 """Retries of transient failures, with growing, random pauses, until a deadline.
 
-Each pause is drawn anew from zero to a bound that doubles ("full jitter"): clients that failed together must not come
-back together. The owner of a thread sets with `retry_control` how pauses end, so that closing a stream does not wait
-for a server that is down, and where retries are counted. Retries that take more than a few seconds are logged.
+Each pause is drawn at random from zero to a bound that doubles ("full jitter"): clients that failed together must not
+come back together. The owner of a thread sets with `retry_control` how pauses end, so that closing a stream does not
+wait for a server that is down, and where retries are counted. Retries that take more than a few seconds are logged.
 
 References
 ----------

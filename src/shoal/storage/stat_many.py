@@ -35,7 +35,7 @@ def stat_all(paths: Sequence[str], store: Store) -> list[ObjectInfo]:
 def find_all(
     paths: Sequence[str], store: Store, *, but: Callable[[StorageError], bool] = is_missing
 ) -> list[ObjectInfo | None]:
-    """`stat_all` with None for objects whose error ``but`` accepts: by default, missing objects and dangling links."""
+    """Like `stat_all`, with None for errors that ``but`` accepts: by default, missing objects and dangling links."""
 
     def find(path: str) -> ObjectInfo | None:
         try:

@@ -63,7 +63,7 @@ def check_range(path: str, first_byte: int, end_byte: int) -> None:
 
 
 def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
-    """Return an error of the system as a `StorageError`: the failed action on ``path``, the reason, and a hint."""
+    """Return an `OSError` as a `StorageError`: the failed action on ``path``, the reason, and a hint."""
     what, hint = os.strerror(error.errno) if error.errno else str(error), _SYSTEM_HINTS.get(error.errno or 0, "")
     if error.errno in _ENDS_OF_LINKS and (target := link_target(path)):
         what, hint = (

@@ -24,7 +24,7 @@ DEADLINE = "deadline_seconds"
 
 
 def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
-    """Return ``source`` for `open_store` and `expand`: paths in the option ``filesystem`` become its URLs."""
+    """Return ``source``; with the option ``filesystem``, return the URLs of its paths in that filesystem."""
     options: object = storage_options  # callers may pass something else
     if not isinstance(options, Mapping | None):
         msg = f"storage_options is a dict, not {type(options).__name__}"

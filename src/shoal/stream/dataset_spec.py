@@ -215,7 +215,7 @@ class DatasetSpec:
         return self.only(Runs.of(samples, self.num_samples), "select()")
 
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
-        """Keep only these of the remaining samples: of storage before `shuffle`, of epochs after it."""
+        """Keep only these samples: stored samples before `shuffle`, positions of every epoch after it."""
         self.refuse(verb, CHOSEN)
         if self.request is not None and self.request.varies:
             msg = f"{verb} chooses positions of every epoch, and epochs of this mixture differ in length"

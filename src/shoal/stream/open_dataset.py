@@ -48,15 +48,16 @@ def open_dataset(
         ``dataset_dict.json`` (Hugging Face) or ``.nv-meta/split.yaml`` (Energon).
     index
         Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
-        none, an index is built and cached. ``"grow"`` begins before: the order of `Dataset.shuffle` begins with shards
-        that are indexed in seconds, and the others are indexed while these are read (docs/guides/first-batch.md).
-        ``"wait"`` never does that. With neither, it happens in a process that is the only rank, if building the index
-        would take more than a few seconds; a line in the log says so.
+        none, an index is built and cached. ``"grow"`` starts before the index is complete: `Dataset.shuffle` first
+        shuffles a few shards that are indexed in seconds, and the other shards are indexed meanwhile
+        (docs/guides/first-batch.md). ``"wait"`` always builds the whole index first. By default, a process that is the
+        only rank grows the index if building it would take more than a few seconds; a log line says so.
     format
-        "tar", "jsonl", "parquet" ..., if suffixes do not tell the format, or an object of `shoal.formats` with options.
+        "tar", "jsonl", "parquet" ..., if suffixes do not show the format, or an object of `shoal.formats` with options.
     storage_options
         Options of the store: credentials, an endpoint, headers, timeouts; never saved in a state or shown. For local
-        files ``max_open_files``, the most files kept open: by default half of the descriptors of the process, or 256.
+        files ``max_open_files``, the maximum number of open files: by default half of the descriptors of the process,
+        or 256.
     publish_index
         If true, an index built for a whole directory of an object store is also written beside its shards, as
         ``shoal.index``, for other machines to find. By default nothing is written there.
@@ -68,13 +69,13 @@ def open_dataset(
     cache
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
-        size, which defaults to half of the free space. True: 1 GiB in shared memory, else among temporary files, for
-        the duration of the run. Default: no cache; each process reads for itself, from memory alone.
+        size, which defaults to half of the free space. True: 1 GiB for the duration of the run, in shared memory or,
+        without it, in temporary files. Default: no cache; each process reads for itself, from memory alone.
 
     Raises
     ------
     UsageError
-        A mixture file that cannot be carried out; the message names the line.
+        The mixture file is invalid; the message names the line.
     SourceError
         The source matches nothing, the format of its shards cannot be determined, or it has several splits and none was
         chosen.

@@ -35,7 +35,7 @@ _Part = bytes | int
 
 
 class CodecError(ValueError):
-    """Bytes that no codec wrote, or that decompress to more than is allowed.
+    """Bytes that are not valid compressed data, or that decompress to more than the limit.
 
     ``member_byte`` is the compressed byte where the member with the error begins.
     """
@@ -237,7 +237,7 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
                 raise _cut_short()
             yield part
         if len(stored.take()):  # the library itself refuses bytes behind the end in its last input
-            raise CodecError("something follows behind its compressed data")
+            raise CodecError("other bytes follow its compressed data")
     except library.error as error:
         raise CodecError(str(error)) from None
 

@@ -64,10 +64,10 @@ def class_directory(name: str, *, below_splits: bool = False) -> str:
 
 
 def lie_below_splits(names: Iterable[str]) -> bool:
-    """Return True if classes lie in the directories of splits: of several kinds, or of one that holds all files.
+    """Return True if class directories lie below split directories: several kinds of splits, or one with all files.
 
-    A class named "train" beside others is no split, nor are directories of splits that hold the files themselves. Files
-    that lie in no directory do not count.
+    A class "train" beside other classes is not a split, nor is a directory that holds files directly. Files outside any
+    directory are ignored.
 
     >>> lie_below_splits(["train/cat/1.jpg", "val/cat/1.jpg"]), lie_below_splits(["train/1.jpg", "cat/1.jpg"])
     (True, False)
@@ -86,7 +86,7 @@ class ClassDirectories:
     below_splits: bool = False
 
     def numbers_of(self, names: Iterable[str]) -> list[int]:
-        """Return the number of the class of each file; -1 if it lies outside of the classes."""
+        """Return the class number of each file; -1 if the file is outside the class directories."""
         numbers = {name: number for number, name in enumerate(self.names)}
         return [numbers.get(class_directory(name, below_splits=self.below_splits), -1) for name in names]
 

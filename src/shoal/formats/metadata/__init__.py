@@ -1,1 +1,1 @@
-"""WHAT DO OTHER FILES SAY OF SHARDS? Manifests, indexes of other tools, splits."""
+"""WHAT DO OTHER FILES SAY ABOUT SHARDS? Manifests, indexes of other tools, splits."""

@@ -78,7 +78,7 @@ def scan_again(
     index: ReadBytes | None = None,
     index_bytes: int = 0,
 ) -> ShardScan:
-    """Scan a shard as for an existing index that keeps ``head`` of it, to compare the scan with that index.
+    """Scan a shard again, to compare the scan with an existing index; ``head`` is the shard's header in that index.
 
     ``index`` reads the third-party index beside the shard, which a format with sidecars needs. Raises `ShardError` if
     the shard cannot be scanned, or is a pointer file.

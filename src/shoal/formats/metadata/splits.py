@@ -26,10 +26,10 @@ _PUSHED = re.compile(r"^([\w.]+)-\d{5,}-of-\d{5,}[-.]")
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The shards of each split, by name relative to the dataset, and the source of that information.
+    """The shards of each split, by name relative to the dataset; ``source`` names the origin of the splits.
 
-    ``is_declared`` is true if a file of the dataset lists them. ``directories`` has the directory of each split that
-    has a directory of its own. ``left_out`` has, by shard, the keys of single samples that belong to no split.
+    ``is_declared`` is true if a file of the dataset lists the splits. ``directories`` has the directory of each split
+    that has a directory of its own. ``left_out`` has, by shard, the keys of single samples that belong to no split.
     """
 
     source: str

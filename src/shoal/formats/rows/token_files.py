@@ -64,7 +64,7 @@ class Tokens(Format):
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the windows of a file with no index beside it; reads the header alone.
 
-        Raises `ShardError` if the header contradicts the size of the file, or documents are asked for.
+        Raises `ShardError` if the header contradicts the size of the file, or if documents are requested.
         """
         if self.length is None:
             raise ShardError("this file has no .idx beside it", shard=shard, byte=0, hint=_NO_DOCUMENTS)
@@ -171,7 +171,7 @@ def _decoded(run: TokenRun, data: bytes) -> Sample:
 
 def _no_borders(span: Span) -> list[int]:
     msg = "nothing in the file says where documents begin, and this index does not either"
-    raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint="an index keeps that of up to 10**8 documents")
+    raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint="an index keeps up to 10**8 document borders")
 
 
 FIELD = "tokens"

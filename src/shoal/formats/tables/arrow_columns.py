@@ -175,7 +175,7 @@ def index_array(numbers: NDArray[np.int64]) -> Any:
 
 
 def _num_bytes(array: Any) -> int:
-    """Return the size of an array; the size of its whole buffers where pyarrow cannot size views (23 for one)."""
+    """Return the size of an array; the size of its whole buffers if pyarrow cannot size views (as in 23)."""
     try:
         return int(array.nbytes)
     except TypeError:

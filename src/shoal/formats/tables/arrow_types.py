@@ -105,7 +105,7 @@ def number_type(kind: Any) -> np.dtype[Any]:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the value type of a dictionary; plain text or bytes for views, which pyarrow cannot take rows of."""
+    """Return the value type of a dictionary; plain text or bytes for views, whose rows pyarrow cannot `take`."""
     pa = arrow_library("Arrow")
     if not pa.types.is_dictionary(kind):
         return kind

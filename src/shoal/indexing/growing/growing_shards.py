@@ -66,7 +66,7 @@ class SegmentsAhead:
     """Segments of shards without an index; a thread of each process that uses them indexes ahead.
 
     ``traffic`` counts the scans of this process alone; ``passing`` are the bytes that scans leave for the stream, None
-    if they leave none. A pickled or forked copy begins anew, with the parts that processes of the machine have left.
+    if they leave none. A pickled or forked copy starts again, with the parts that processes of the machine have left.
     """
 
     def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ class SegmentsAhead:
         self._pid = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs to begin anew."""
+        """Return the description of the shards: an unpickled copy starts indexing from the beginning."""
         return {**self.__dict__, "_ahead": None, "_me": None}
 
     @property

@@ -38,8 +38,8 @@ _Part = TypeVar("_Part")
 def cut_units(num_bytes: Sequence[int]) -> list[int]:
     """Return the first shard of each unit, and the number of shards.
 
-    About 512 units; more if they would have more than 16 GiB or 256 shards, fewer if they would have less than 256 MiB
-    or 8 shards. A function of the sizes alone, so that all machines cut alike.
+    There are about 512 units: more if units would exceed 16 GiB or 256 shards, fewer if units would fall below 256 MiB
+    or 8 shards. The units depend on the sizes alone, so all machines compute the same units.
 
     >>> cut_units([100 << 20] * 7)
     [0, 2, 4, 6, 7]

@@ -1,4 +1,4 @@
-"""The first requests of a scan, which show the rest of it: from header to header, through all bytes, or by a footer.
+"""The first requests of a scan, which reveal its kind: from header to header, through all bytes, or by a footer.
 
 The scan of the format begins and gives up after a few ranges, so this works for every format. A scan decides by the
 usual costs of a remote store, not by measured costs: so all machines that probe a shard agree.

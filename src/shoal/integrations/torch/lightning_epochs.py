@@ -122,7 +122,8 @@ def _why_without_length(loader: Sized) -> str:
 class ReportedLength:
     """The number of batches in an epoch that a loader last reported.
 
-    Other epochs may differ: of mixtures with ``choice=``, of `without`, and of documents that are packed anew.
+    Epochs may differ in length: in mixtures with ``choice=``, after `without`, and if documents are packed for each
+    epoch.
     """
 
     def __init__(self) -> None:

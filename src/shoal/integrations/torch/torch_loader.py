@@ -58,10 +58,10 @@ _log = logging.getLogger("shoal")
 class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     """Batches of a dataset as tensors, in exactly the order of ``iter(dataset)``, from threads or workers.
 
-    The loader takes the arguments of `torch.utils.data.DataLoader` that the dataset does not decide, and behaves alike.
-    It is an instance of that class, so frameworks accept it, but uses none of its code. ``sampler`` tells frameworks
-    that each rank has its part already, and takes their epochs (`lightning_epochs`). ``len(loader)`` counts batches of
-    this rank, and ``len(loader.dataset)`` samples over all ranks, as with torch's loader.
+    The loader takes the arguments of `torch.utils.data.DataLoader` that the dataset does not decide, and behaves like
+    it. It is an instance of that class, so frameworks accept it, but uses none of its code. ``sampler`` tells
+    frameworks that each rank has its part already, and takes their epochs (`lightning_epochs`). ``len(loader)`` counts
+    batches of this rank, and ``len(loader.dataset)`` samples over all ranks, as with torch's loader.
 
     The loader's position is the dataset's: ``loader.state_dict()`` equals ``ds.state_dict()``, and counts received
     batches, not prefetched ones.
@@ -279,7 +279,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     @property
     def sampler(self) -> StepSampler:  # type: ignore[override]  # torch sets it
-        """The steps of the current epoch, for frameworks, which call ``sampler.set_epoch``."""
+        """Sampler of the steps of the current epoch, for frameworks that call ``sampler.set_epoch``."""
         return StepSampler(self)
 
     @property

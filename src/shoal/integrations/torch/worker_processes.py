@@ -158,7 +158,7 @@ class Workers:
             iterator._worker_result_queue.put((iterator._rcvd_idx, WorkerBatch(-1, None, {}, failed)))  # noqa: SLF001
 
     def close(self) -> None:
-        """End the processes, and wait for their end."""
+        """Stop the processes, and wait until they have exited."""
         iterator, self._iterator = self._iterator, None
         self._closed = True
         _open.discard(self)

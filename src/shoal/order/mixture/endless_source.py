@@ -43,9 +43,10 @@ class EndlessSource(Protocol):
         """Return the ids of samples ``[start, stop)`` and the chunk of each."""
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the place of each sample, given its number and chunk, on the axis along which ranks share a batch.
+        """Return the coordinate of each sample, from its number and chunk; ranks divide a batch along this axis.
 
-        Places are below 2^32; samples of a chunk lie together, and chunks that mix are spread over the whole axis.
+        Coordinates are below 2^32. Samples of a chunk are neighbours; the chunks of a window spread over the whole
+        axis.
         """
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:

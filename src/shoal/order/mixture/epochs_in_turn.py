@@ -1,4 +1,4 @@
-"""Schedules of sources: the interface that a mixture needs, and a schedule whose epochs each begin anew.
+"""Schedules of sources: the interface that a mixture needs, and a schedule that restarts all sources in each epoch.
 
 `SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
 at a time, and its length may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` the
@@ -34,7 +34,7 @@ class EpochOfSources(Protocol):
 
 
 class EpochChoice(ABC):
-    """A choice whose sources begin anew in each epoch, as in other libraries."""
+    """A choice that restarts all sources in each epoch, as other libraries do."""
 
     __slots__ = ()
     name: ClassVar[str]

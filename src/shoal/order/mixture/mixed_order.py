@@ -95,7 +95,7 @@ class MixedSources:
         return placed[0], placed[1]
 
     def numbers(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source at each position ``[start, stop)``, and the number of its samples before."""
+        """Return the source at each position ``[start, stop)``, and the number of earlier samples of that source."""
         last = self._last
         if last is not None and last[0] <= start and stop <= last[1]:
             return last[2][start - last[0] : stop - last[0]], last[3][start - last[0] : stop - last[0]]
@@ -178,7 +178,7 @@ class MixedEpoch:
         return [border - begin for border in self.mixed.schedule.borders if begin < border < end]
 
     def numbers(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source at each position ``[start, stop)``, and the number of its samples before."""
+        """Return the source at each position ``[start, stop)``, and the number of earlier samples of that source."""
         return self.mixed.numbers(self._begin + start, self._begin + stop)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:

@@ -55,7 +55,7 @@ class Random:
 
 @dataclass(frozen=True, slots=True)
 class _InRuns:
-    """Each ``samples`` positions in a row come from a single source."""
+    """Each run of ``samples`` consecutive positions comes from a single source."""
 
     block: ClassVar[int] = _EVEN_BLOCK
     samples: int

@@ -129,7 +129,8 @@ class SourceSchedule:
     def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
         """Return the first position, up to 2^62, whose counts meet a condition; None if they never do.
 
-        Larger counts must meet it, too. O(num_sources * log(position)), for a condition on all sources at once.
+        The condition must be monotone: larger counts meet it, too. O(num_sources * log(position)), for a condition on
+        all sources at once.
         """
         end = 1
         while not is_met(self.counts(end)):

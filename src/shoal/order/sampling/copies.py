@@ -80,7 +80,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """The copies of an epoch, numbered anew turn after turn.
+    """The copies of an epoch, numbered turn by turn.
 
     Parameters
     ----------

@@ -40,11 +40,11 @@ class Repeats:
     num_samples, num_stored
         Samples of an epoch, repeats included, and stored samples.
     num_repeated
-        Stored samples that come more than once in an epoch.
+        Stored samples that occur more than once in an epoch.
     most_copies
         Most copies of a sample in an epoch.
     num_unvisited
-        Stored samples that do not come in an epoch.
+        Stored samples that do not occur in an epoch.
     """
 
     num_samples: int

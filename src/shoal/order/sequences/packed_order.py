@@ -258,7 +258,7 @@ class PackedOrder:
         return weights
 
     def pieces(self, ids: NDArray[np.int64]) -> Pieces:
-        """Return the pieces of documents in these sequences, which ascend; O(their blocks) at first, then O(pieces)."""
+        """Return the document pieces of these sequences, in ascending order; O(blocks) on first use, then O(pieces)."""
         parts = [_NO_PIECES]
         blocks = np.searchsorted(self._first, ids, side="right") - 1
         for number in np.unique(blocks).tolist():

@@ -225,7 +225,8 @@ class _Patterns:
     def _extend(self, pattern: int, room: int, value: int, count: int, *, most: int) -> tuple[int, int]:
         """Put documents into up to ``most`` sequences of a pattern; return the numbers of documents and sequences used.
 
-        While a sequence has room for another document of this length, no other sequence with room has less.
+        Best fit fills one sequence before the next: after each document, that sequence has the least room of all that
+        fit.
         """
         fitting = room // value
         whole = min(most, count // fitting)

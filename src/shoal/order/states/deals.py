@@ -3,12 +3,12 @@
 With ``filter(refill=True)`` each rank takes as many samples of its share as its batches need. So ranks advance at
 different rates, and no single position tells the progress. A *deal* does: the position from which global batches were
 dealt, their size, the number of ranks, and the number of samples that each rank has taken of its share. These numbers
-and the order determine the positions left. If positions are dealt anew, to other ranks or in other batches, the next
+and the order determine the positions left. If positions are dealt again, to other ranks or in other batches, the next
 deal lies on top: its global batches are cut from the positions that earlier deals have left.
 
 If ranks pack documents into sequences as they come, a rank has taken the documents of finished groups, and some
 sequences of the next group. These count for a rank that goes on as before. Otherwise the documents of that group are
-dealt anew, and documents of sequences that were yielded come again.
+dealt again, and documents of yielded sequences come again.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class RankPlace(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A deal counted anew from its first global batch that is not used up, and the positions taken from there.
+    """A deal that starts at its first global batch with positions left, and the positions taken from there on.
 
     Before ``deal.position`` this deal and earlier ones have taken all positions.
     """

@@ -78,7 +78,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few texts, or None, or a truth value."""
+    """A value from a short list: strings, None or booleans."""
 
     values: tuple[Any, ...]
 
@@ -138,7 +138,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A list with a name and a form for each place."""
+    """A list; each item has a name and a form."""
 
     places: Mapping[str, Form]
 
@@ -284,7 +284,7 @@ class Switch:
 
 
 def _inside(name: Any, form: Form, value: Any) -> Any:
-    """Return a part of a value in its form, or put the part's name before the place of a misfit."""
+    """Convert a part of a value to its form; on a misfit, put the part's name before the path in the error."""
     try:
         return form.made(value)
     except MisfitError as misfit:

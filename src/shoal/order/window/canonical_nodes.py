@@ -126,9 +126,9 @@ class CanonicalNodes:
 
 
 def _sizes(borders: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the sizes between borders in the smallest unsigned integers that hold them; shape (num_sizes,).
+    """Return the sizes between borders in the smallest unsigned dtype that fits; shape (num_sizes,).
 
-    They are read at random: 10^7 small sizes, 10 MB, take a third of the time of 80 MB.
+    Random access to 10^7 sizes of one byte (10 MB) takes a third of the time of int64 sizes (80 MB).
     """
     tiles = (np.diff(borders[begin : begin + _TILE + 1]) for begin in range(0, max(1, len(borders) - 1), _TILE))
     return np.concatenate([tile.astype(np.min_scalar_type(int(tile.max(initial=0)))) for tile in tiles])
@@ -145,7 +145,7 @@ def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64])
 
 
 def _doubled(values: NDArray[Any], at: NDArray[np.int64], num_values: int) -> NDArray[Any]:
-    """Return the first ``num_values`` with the values at ``at`` twice in a row, in place: copies of 10^7 take 0.2 s."""
+    """Return the first ``num_values``, with each value at ``at`` repeated, in place: copies of 10^7 take 0.2 s."""
     end = num_values
     for number in range(len(at), 0, -1):  # from the last slice on, each into the room behind it
         begin = int(at[number - 1])

@@ -56,9 +56,9 @@ def resolve_window(
     num_canonical_nodes
         Default: one for every 16 chunks, at most 64.
     at_least_two
-        True if a window too small for two chunks still gets two, which are then not held in memory.
+        True if a window too small for two chunks gets two chunks anyway, which are then not held in memory.
     fits_nodes
-        True if a window of too few chunks for ``num_canonical_nodes`` gets as many as it allows.
+        True to reduce the number of canonical nodes to half the chunks of the window, if there are more.
     largest_extent_bytes
         Bytes of the largest extent that is held as a whole; an error suggests a window with room for it.
     """

@@ -1,7 +1,7 @@
 """The time lines of a window: the time of each sample of each chunk, and the number of samples before any time.
 
 Every canonical node has a time line with its ``n`` chunks (parts, see `shoal.order.window.canonical_nodes`) at slots
-0, 1, 2, ... one unit of time apart, in an order drawn anew for each epoch. The chunk at slot ``j`` is alive from
+0, 1, 2, ... one unit of time apart, in a new random order for each epoch. The chunk at slot ``j`` is alive from
 ``birth`` to ``death``::
 
     birth = 0 if j < width else j - width / 2        death = n if j >= n - width else j + width / 2

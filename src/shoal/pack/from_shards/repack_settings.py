@@ -207,7 +207,7 @@ def selection_of(opened: Opened, request: RepackRequest, progress: Progress | No
 def _without_duplicates(
     opened: Opened, by: Dedup, request: RepackRequest, progress: Progress | None
 ) -> tuple[Runs | None, Duplicates]:
-    """Return the selected samples that equal no earlier one in stored order, None for all, and the count of the others.
+    """Return the selected samples without duplicates of earlier samples (None: all), and the number of duplicates.
 
     Keys of tars and folders come from headers and names; other samples are read, in several processes. 80 bytes of
     memory a sample.

@@ -87,7 +87,7 @@ class ShardJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnsJob:
-    """Samples from number ``first`` on, whose columns are determined before any shard is made."""
+    """Job that determines the columns of samples from number ``first`` on, before any shard is written."""
 
     number: int
     inputs: Iterable[Sample | Named | Unreadable]

@@ -52,7 +52,7 @@ def other_plan(url: str, recorded: object, settings: Mapping[str, Any]) -> Usage
 
 
 def unprotected(url: str, reason: str) -> UsageError:
-    """Return the error for a store that would replace objects."""
+    """Return the error for a store that cannot refuse to overwrite objects."""
     msg = f"{without_secrets(url)}: {reason}; so attempts of one unit on two machines could replace each "
     msg += "other's shards, and two jobs each other's index"
     hint = "let engines pack into S3, GCS, Azure or a file system with hard links; `shoal pack` without an engine, or "
@@ -74,5 +74,5 @@ def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
     """Return the error of a run that may not skip inputs, for a shard of a run that did and might just commit it."""
     msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
     msg += f"them {skipped[0][0]}"
-    hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes an unfinished packing"
+    hint = "on_error='skip' accepts this shard; `shoal pack --clean` removes an unfinished packing"
     return UsageError(msg, hint=hint)

@@ -148,7 +148,7 @@ class PartitionWriter:
         if done is not None:
             present = list(zip(done.shard_names, done.metadata["digests"], strict=True))
             if present != [(shard.name, shard.digest) for shard in shards]:
-                msg = f"{without_secrets(self._out.url)}: there is a dataset already, and these rows are others"
+                msg = f"{without_secrets(self._out.url)}: these rows differ from the dataset that is there already"
                 raise UsageError(msg, hint="write into another directory, or remove the dataset")
             return Committed.of_index(self._out.url, done).summary
         if not shards:
@@ -289,7 +289,9 @@ def _compare(url: str, done: Index, _: UnfinishedObject, part: Index) -> None:
     if known != digest:
         msg = f"{without_secrets(join(url, name))}: the dataset is finished, and this shard would now have other bytes "
         msg += f"(its digest is {known}, and {digest} came out)"
-        raise UsageError(msg, hint="these rows are others; write into another directory, or remove the dataset")
+        raise UsageError(
+            msg, hint="these rows differ from the dataset; write into another directory, or remove the dataset"
+        )
 
 
 class _Nowhere:

@@ -243,7 +243,7 @@ class OneStream(PeerEpoch):
         self._global_batch = order.world_size * order.batch_size
 
     def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids; about 30 ns each where the last call ended."""
+        """Return the sample ids; about 30 ns each if this call starts where the last call ended."""
         return self._stream.ids(start, stop)
 
     def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -154,7 +154,7 @@ class DrawnSources(ABC):
 
 
 class WithRepeats(DrawnSources):
-    """Every draw is a position; a source that is used up begins anew.
+    """Every draw is a position; a used-up source starts again.
 
     Parameters
     ----------

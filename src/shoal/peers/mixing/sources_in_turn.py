@@ -12,9 +12,9 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class SourcesInTurn:
-    """A sample of each source in turn, until the epoch ends; O(log num_sources) for each position.
+    """Round robin: one sample of each source in turn until the epoch ends; O(log num_sources) for each position.
 
-    A source is passed over after ``limits`` samples in an epoch; ``num_samples`` are at most the sum of the limits.
+    A source is skipped after ``limits`` samples in an epoch; ``num_samples`` are at most the sum of the limits.
     """
 
     def __init__(self, limits: Sequence[int], num_samples: int) -> None:

@@ -112,7 +112,7 @@ def _filling(length: int, padding: int, ratio: int) -> NDArray[np.int64]:
 
 
 def _rank_padding(num_samples: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the places of a node's samples that repeat, so that its ranks divide them."""
+    """Return the positions of a node's samples that repeat, so that all ranks of the node get equally many."""
     missing = -num_samples % num_ranks
     begin = num_samples - num_ranks - missing + 1
     return begin + np.arange(missing) if begin >= 0 else np.arange(missing) % max(1, num_samples)

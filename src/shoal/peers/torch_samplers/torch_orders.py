@@ -1,7 +1,7 @@
-"""The orders of torch's `RandomSampler` and `DistributedSampler`, so that a run over a list can go on as a stream.
+"""The orders of torch's `RandomSampler` and `DistributedSampler`, so that a run over a list can continue as a stream.
 
-Both permute the whole dataset with ``torch.randperm``: Fisher and Yates over the words of a Mersenne twister. A
-permutation is made as a whole, in 8 bytes a sample during its making and 4 afterwards.
+Both permute the whole dataset with ``torch.randperm``: Fisher and Yates over the words of a Mersenne twister. The whole
+permutation is computed at once: 8 bytes per sample during the computation, 4 bytes afterwards.
 
 References
 ----------
@@ -78,7 +78,7 @@ class TorchRandom:
             msg = f"generator must be one of {', '.join(map(repr, get_args(Generator)))}; got {self.generator!r}"
             raise UsageError(msg)
         if self.stateful and self.generator == "global":
-            msg = 'a StatefulDataLoader that is given no generator seeds one for all epochs; got generator="global"'
+            msg = 'a StatefulDataLoader without a generator seeds one for all epochs; got generator="global"'
             raise UsageError(msg, hint="the seed is in the state of the loader, which load_state_dict takes")
         if self.stateful and self.generator == "loader" and self.replacement:
             msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'

@@ -328,7 +328,7 @@ class WorkerStream:
     chunk_samples
         Samples of each shard of the dataset.
     count
-        Samples of the stream if its shards have no end.
+        Number of samples, if the stream of shards is endless.
     """
 
     def __init__(

@@ -131,7 +131,7 @@ class JoinedColumn:
         self._missing: list[NDArray[np.int64]] = []
 
     def add(self, part: Part, first_sample: int) -> None:
-        """Add the values of the samples from ``first_sample`` on; `UsageError` for another kind than before."""
+        """Add the values of the samples from ``first_sample`` on; `UsageError` if earlier values have another kind."""
         if len(part.missing):
             self._missing.append(part.missing + first_sample)
         if not part.kind:

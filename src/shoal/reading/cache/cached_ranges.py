@@ -73,7 +73,7 @@ def read_cached(
 ) -> bytes:
     """Return the bytes at ``byte_range`` (shard, first byte, end byte) from the cache, else from ``fetch``.
 
-    With ``again``, fetch the bytes anew and replace them in the cache. The caller checks the shard before: bytes are
+    With ``again``, fetch the bytes again and replace them in the cache. The caller checks the shard before: bytes are
     cached for the version that this process saw. A shard without a version is never cached, since nothing tells when
     its bytes are stale.
     """

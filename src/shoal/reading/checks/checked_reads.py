@@ -218,5 +218,5 @@ def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches
         hint = "they were damaged on the way, or lie damaged"
         return StorageError(f"{name}: {what}", hint=hint, transient=True)
     msg = f"{what}, at none of {num_mismatches} attempts, which all gave the same bytes"
-    hint = "they lie damaged in the store, or the shard was written anew: restore it, or index it again"
+    hint = "they lie damaged in the store, or the shard was rewritten: restore it, or index it again"
     return ShardError(msg, shard=name, byte=first_byte, hint=hint)

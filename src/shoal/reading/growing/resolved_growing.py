@@ -70,7 +70,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return f"{self.fingerprint}-{self.seed}"
 
     def of_epoch(self, epoch: int) -> ResolvedOrder:
-        """Return the order of one epoch over all shards: segments in turn for the first, else a window."""
+        """Return the order of an epoch over all shards: segment by segment in the first epoch, then a window."""
         is_first = epoch == 0
         self.check_loaded(self.growing.num_segments)
         resolved = self._epochs.get(is_first)
@@ -199,7 +199,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         msg = f"the state was saved when the shards of the first {number} of {size} segments held other samples, or "
         msg += "their index other extents"
         hint = "shards were replaced by others of the same size, or another index was found: with other extents "
-        hint += "(`shoal index --extent-bytes`), or for another format=; restore shards and index, or begin anew"
+        hint += "(`shoal index --extent-bytes`), or for another format=; restore shards and index, or start a new run"
         raise StateError(msg, hint=hint)
 
     @cached_property

@@ -21,7 +21,7 @@ _EPOCHS_KEPT = 8  # of all mixtures; each has the sources of one block of draws
 
 @dataclass(frozen=True)
 class EpochsRequest(MixRequest):
-    """A mixture as another library makes it: sources begin anew in each epoch, which may have a length of its own."""
+    """A mixture as another library makes it: each epoch restarts all sources, and epochs may differ in length."""
 
     @property
     def peer(self) -> EpochChoice:
@@ -107,5 +107,5 @@ def epochs_request(sources: tuple[SourceRequest, ...], choice: EpochChoice, seed
 
 @functools.lru_cache(_EPOCHS_KEPT)
 def _epoch(choice: EpochChoice, lengths: tuple[int, ...], seed: int, epoch: int) -> EpochOfSources:
-    """Return the sources of an epoch, with the draws of earlier calls."""
+    """Return the sources of an epoch, cached with the random numbers drawn so far."""
     return choice.of_epoch(lengths, seed, epoch)

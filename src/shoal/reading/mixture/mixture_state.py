@@ -50,7 +50,7 @@ def description(request: MixRequest, parts: Iterator[ResolvedOrder]) -> dict[str
 
 
 def adopted(request: MixRequest, order: Mapping[str, Any], position_in: _Position) -> MixRequest:
-    """Return the request with the numbers of windows and the further changes of a state's order.
+    """Return the request with the window parameters and the later weight changes that a state records.
 
     ``position_in`` returns the endless position of the state in a mixture: the length of an epoch may depend on the
     changes.
@@ -78,7 +78,7 @@ def _count(request: MixRequest, source: int, position_in: _Position) -> int:
 def _position_in_source(request: MixRequest, source: int, position_in: _Position) -> _Position:
     """Return the position of a state in a nested mixture, counted in its samples.
 
-    A mixture that begins anew in each epoch may have changed nowhere, so the position is behind all positions.
+    A mixture that restarts its sources in each epoch never changes its weights, so the position is after all positions.
     """
 
     def position(_: MixRequest) -> int:
@@ -188,7 +188,7 @@ def _change(request: MixRequest, at: int, ramp: int, weights: Mapping[str, int])
 
 
 def _words(request: MixRequest, changes: list[list[Any]]) -> str:
-    """Return changes of weights for people: shares of samples, or of tokens if the mixture counts tokens."""
+    """Describe weight changes in words: shares of samples, or of tokens if the mixture counts tokens."""
     if not isinstance(changes[0][-1], Mapping):
         return f"the last of its changes at position {changes[-1][0]}, and only digests of their weights"
     means = {source.name: source.mean_tokens or 1 for source in request.sources}

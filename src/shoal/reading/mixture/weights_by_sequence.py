@@ -47,7 +47,7 @@ def documents_behind(
     begin, at = (request.begin(epoch) + position for position in (opened.start, opened.stop))
     if later := [change.at for change in request.changes if change.at > at]:
         msg = f"the weights change at document {later[0]}, and at a sequence whose documents come before"
-        raise UsageError(msg, hint="call reweight() either before pack_sequences() or behind it, for all changes")
+        raise UsageError(msg, hint="call reweight() either before pack_sequences() or after it, for all changes")
     chosen, numbers = order.numbers(opened.start, opened.start + len(opened.is_used))
     counts, before, sources = request.counts(begin), {}, []
     for number, source in enumerate(request.sources):
@@ -94,7 +94,7 @@ def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[i
         return ours
     msg = f"the weights before sequence {place[1]} of epoch {place[0]} differ: the state has {saved!r:.200}; this "
     msg += f"mixture has {changes_in_state(ours)!r:.200} (each is [epoch, sequence, ramp, weights])"
-    hint = f"call reweight() as then, and change weights from sequence {place[1]} of epoch {place[0]} on"
+    hint = f"repeat the earlier calls of reweight(), and change weights from sequence {place[1]} of epoch {place[0]} on"
     raise StateError(msg, hint=hint)
 
 

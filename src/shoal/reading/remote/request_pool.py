@@ -67,7 +67,7 @@ class RequestPool:
         *,
         at_once: bool = False,
     ) -> list[PendingRequest]:
-        """Put requests, with buffers for their responses, at the end of the queue; with ``at_once``, at its head."""
+        """Append requests, with buffers for their responses, to the queue; ``at_once`` puts them at the front."""
         queue = self._queue
         pending = [PendingRequest(self._read, *request) for request in zip(requests, buffers, strict=False)]
         with InterruptsHeld(), queue.lock:

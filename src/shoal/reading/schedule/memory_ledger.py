@@ -159,7 +159,7 @@ class Division(NamedTuple):
 
 
 def divide(memory_limit_bytes: int, ahead_bytes: int, largest_bytes: int) -> Division:
-    """Divide a memory limit between read-ahead, of ``ahead_bytes`` if possible, and kept units.
+    """Split a memory limit into read-ahead (``ahead_bytes`` if possible) and kept units.
 
     Raises `UsageError`: the limit is too small for two units read ahead and one in use.
 

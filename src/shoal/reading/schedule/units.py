@@ -92,10 +92,10 @@ class ChunkUnits(Units):
 
 
 class TurnUnits(Units):
-    """Units that read the chunk of a turn (`shoal.order.sampling.copies`), and are released before its next turn.
+    """One unit per turn of a chunk (`shoal.order.sampling.copies`), released before the next turn of the chunk.
 
-    Chunks as units would be kept between two turns of a span, and a span may be a whole epoch. Turns of a chunk have
-    consecutive numbers in an epoch, so their last bits tell them apart.
+    With chunks as units, a chunk would stay in memory between its turns in a span, and a span may be a whole epoch.
+    Turns of a chunk have consecutive numbers in an epoch, so their last bits tell them apart.
     """
 
     def __init__(self, table: ChunkTable) -> None:

@@ -124,10 +124,10 @@ class ChunkCache:
         return self._files.budget_bytes
 
     def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """Return the ``num_bytes`` bytes called ``key``: from the cache, else from ``fetch``, and then kept.
+        """Return the ``num_bytes`` bytes of ``key`` from the cache; on a miss, call ``fetch`` and cache the result.
 
         If several processes or threads read one key at a time, one fetches and the others wait. An error of ``fetch``
-        is raised; then the next one fetches.
+        is raised; then the next waiter fetches.
         """
         name = self._name(key)
         outcome: bytes | Claim | None = None

@@ -160,7 +160,7 @@ def most_memory_bytes() -> int:
 
 
 def _lines(path: str) -> list[str]:
-    """Return the lines of a file of the system; none if there is no such file."""
+    """Return the lines of a file in /proc or /sys; an empty list if the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return list(file)

@@ -1,6 +1,6 @@
 """Eviction: the order in which a full chunk cache removes chunks, and their removal.
 
-Every chunk is used once an epoch, in an order that is random anew each time. The least recently used chunk is then
+Every chunk is used once an epoch, in a new random order each time. The least recently used chunk is then
 needed soonest, and evicting it is the worst choice: a cache of half the data served 15 % of the reads of an epoch by
 that rule, and 50 % if it kept its chunks. So a full cache keeps its chunks, except for the newest ones: processes of
 this machine share them while they are in a window, and then they go.
@@ -210,7 +210,7 @@ class Evictions:
 
 
 def sweep(folder: int, book: Book) -> int:
-    """Delete half-filled files of ended processes, with the ledger held; return how many took space."""
+    """Delete half-filled files of ended processes; return how many took space. The caller holds the ledger."""
     num_swept = 0
     for chunk in list(chunks_in(folder, "filling")):
         path = f"filling/{chunk.name}"

@@ -61,11 +61,11 @@ class _OpenFile:
 class LocalStore(Store):
     """Store of this machine's files, by path.
 
-    A file must stay as it was when this store first opened it: device, inode, size and modification time are
-    compared at every read (one fstat, about a microsecond), and a difference is an error, never other bytes.
-    At most ``max_open`` descriptors are kept (the latest used). All stores of this process together keep at most three
-    eighths of the system's limit; with the descriptors of readers, half of it. Safe to share between threads, to
-    inherit over a fork, and to pickle; a pickled store leaves its records of files behind.
+    A file must stay as it was when this store first opened it: device, inode, size and modification time are compared
+    at every read (one fstat, about a microsecond), and a difference raises an error. At most ``max_open`` descriptors
+    are kept (the most recently used). All stores of this process together keep at most three eighths of the system's
+    limit; with the descriptors of readers, half of it. Safe to share between threads, to inherit over a fork, and to
+    pickle; a pickled store leaves its records of files behind.
 
     ``durable`` writes are on the disk when `put` returns. Otherwise writes do not wait for the disk, which may be busy
     with other files, and a crash of the machine may leave a file without its contents.

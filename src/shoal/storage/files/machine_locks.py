@@ -25,11 +25,12 @@ _HOLDER_BYTES = 512
 
 @contextlib.contextmanager
 def machine_lock(path: str, *, what: str, limit_seconds: float = 300.0) -> Iterator[Callable[[], None]]:
-    """Wait until no other process of this machine holds the lock file ``path``, a small file that stays.
+    """Wait until no other process of this machine holds the lock file ``path``, which is never deleted.
 
-    If locking does not work (a read-only directory, some network mounts), every process goes ahead: they do the same
-    work twice, and correctly. A process also goes ahead if only a child of an ended holder still has the file, or
-    ``limit_seconds`` after the last sign of life: the holder calls the function that this yields.
+    If locking does not work (a read-only directory, some network mounts), every process goes ahead: the work is
+    repeated, with correct results. A process also goes ahead if the holder has ended and only a child still holds the
+    file, or if the holder was silent for ``limit_seconds``. The holder shows life by calling the function that
+    `machine_lock` yields.
     """
     with contextlib.ExitStack() as stack:
         file = None
@@ -65,7 +66,7 @@ def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:
             _log.info("waiting for process %s of %s, which %s", pid, host, what)
         silent_seconds = time.time() - max(began_seconds, os.fstat(file.fileno()).st_mtime)
         if host == socket.gethostname() and _is_gone(pid):
-            _log.warning("process %s ended while it held %s, and its child holds it: not waiting", pid, what)
+            _log.warning("process %s ended while it held %s, and its child still holds it: not waiting", pid, what)
             return False
         if silent_seconds > limit_seconds:
             text = "process %s of %s, which %s, has given no sign of life for %.0f s: no longer waiting"

@@ -25,7 +25,7 @@ from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, w
 
 _SERVER_HINT = "the server, or a proxy before it, is at fault"
 _MAX_REDIRECTS = 5
-_REDIRECT_SECONDS = 60.0  # signed URLs are valid for minutes; following each redirect anew would double the requests
+_REDIRECT_SECONDS = 60.0  # signed URLs are valid for minutes; following each redirect again would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
 # For an object that was never read, an answer without a range may come from a proxy cache that is still filling.
 _FIRST_ATTEMPTS = 6
@@ -302,7 +302,7 @@ class HttpStore(Store):
 
     def _unclear(self, path: str, answer: Answer) -> StorageError:
         content_range = answer.headers.get("content-range")
-        msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {content_range})"
+        msg = f"{path}: the response does not give its byte range and the object size (Content-Range: {content_range})"
         return self._no_range(path, msg, _SERVER_HINT)
 
 

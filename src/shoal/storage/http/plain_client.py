@@ -92,7 +92,7 @@ class PlainClient:
         return opened
 
     def _trusted(self) -> ssl.SSLContext:
-        """Return the trusted certificates, read anew after a fork: another thread may have held a lock."""
+        """Return the trusted certificates, read again after a fork: another thread may have held a lock."""
         if (pid := os.getpid()) not in self._trust_of:
             self._trust_of[pid] = ssl.create_default_context(cafile=self._options.ca_bundle)
             self._trust_of[pid].set_alpn_protocols(["http/1.1"])

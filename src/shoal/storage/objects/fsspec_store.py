@@ -133,7 +133,7 @@ class FileSystemStore(Store):
         text = trimmed(scrubbed(str(error), arguments))
         msg = f"could not {verb} {without_secrets(path)}: {text or type(error).__name__}"
         if "fork" in text.lower() and os.getpid() != self._made_in:
-            hint = 'start workers anew: multiprocessing_context="forkserver" or "spawn"'
+            hint = 'start fresh workers: multiprocessing_context="forkserver" or "spawn"'
             return ForkError(msg, hint=hint)
         if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
             return _missing(msg)

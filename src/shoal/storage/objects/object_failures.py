@@ -123,7 +123,7 @@ def _failure_without_status(
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Return True if obstore panicked: it then raises an error that is no `Exception`, and would end a thread."""
+    """Return True if obstore panicked: its error then is not an `Exception`, and would end a thread."""
     return type(error).__name__ == "PanicException"
 
 

@@ -177,7 +177,7 @@ class ObjectStore(Store):
         if _using_pid not in (None, os.getpid()):
             msg = f"{path}: a parent of this forked process has read such a store, and reads would hang here"
             hint = (
-                'start workers anew: multiprocessing_context="forkserver" (as shoal.torch.DataLoader does) or "spawn"'
+                'start fresh workers: multiprocessing_context="forkserver" (as shoal.torch.DataLoader does) or "spawn"'
             )
             raise ForkError(msg, hint=hint)
         _using_pid = os.getpid()
@@ -186,10 +186,10 @@ class ObjectStore(Store):
         return obstore, client, location
 
     def _info(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
-        """Return the object that an answer describes; the first answer may have another version than the listing.
+        """Return the object that a response describes; its first response may have another version than the listing.
 
-        Some stores list objects uploaded in parts with another kind of etag than in answers. So if the first answer
-        differs, the object is listed again: if the listing has not changed, neither has the object.
+        For multipart uploads, some stores use one kind of etag in listings and another in responses. So if the first
+        response differs, the object is listed again: if its listing has not changed, the object has not changed.
         """
         if path in self._only_listed:
             self._only_listed.discard(path)

@@ -166,7 +166,7 @@ class PassingBytes:
         return kept if kept.head or kept.tail else None
 
     def _files(self) -> ScannedFiles | None:
-        """Return the files as this process has opened them; a forked child opens them anew."""
+        """Return the files as this process has opened them; a forked child reopens them."""
         if not self._is_usable:
             return None
         pid = os.getpid()
@@ -311,6 +311,6 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 
 def _leave(by_process: dict[int, ScannedFiles]) -> None:
-    """Leave the files of this process, and not the files of its parent."""
+    """Stop using this process's files; after a fork, the files of the parent stay open in the parent."""
     if (files := by_process.pop(os.getpid(), None)) is not None:
         files.leave()

@@ -180,7 +180,7 @@ class ScannedFiles:
         return book.used_bytes + charge <= min(self._budget_bytes, free_bytes)
 
     def _sweep(self, book: Book) -> None:
-        """Remove half-written files of ended processes, with the ledger held."""
+        """Remove half-written files of ended processes; the caller holds the ledger."""
         for name in _listed(self._folder, _FILLING):
             path = f"{_FILLING}/{name}"
             descriptor = open_for_lock(path, os.O_RDWR, directory=self._folder)

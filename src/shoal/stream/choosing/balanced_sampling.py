@@ -49,7 +49,7 @@ def sampling_of(
 ) -> Sampling:
     """Return the rule of the arguments of `Dataset.sample`, over the stored samples that take part.
 
-    `UsageError` if arguments contradict each other, or an epoch has too many samples to come without repeats.
+    `UsageError` if arguments contradict each other, or an epoch without repeats has more samples than the dataset.
     """
     _check_arguments(weights=weights, by=by, balanced=balanced, limit=limit, num_samples=num_samples)
     replacement = as_flag("sample(replacement=)", replacement)

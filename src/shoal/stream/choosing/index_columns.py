@@ -52,7 +52,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
 
 
 def with_class_column(index: Index) -> Index:
-    """Return the index; the index of a folder of classes gets a column `cls`, and its names."""
+    """Return the index; for a folder of classes, add a column `cls` and the class names."""
     classes = _folder_classes(index)
     if not classes or CLASS_FIELD in index.columns:
         return index
@@ -213,7 +213,7 @@ def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -
         msg = f"the function for {name!r} compares numbers with {error.text!r}, which numpy calls different from all"
         hint = "the column holds numbers"
         if words_of_column(index, name) is not None:
-            hint = f"select({name}=[...]) takes names; class_names({name!r}).index({error.text!r}) is the number of one"
+            hint = f"select({name}=[...]) takes names; class_names({name!r}).index({error.text!r}) is a name's number"
         raise UsageError(msg, hint=hint) from None
     return _checked(of_numbers, name, index.num_samples, "samples", "it gets the whole column")
 

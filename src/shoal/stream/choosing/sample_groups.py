@@ -144,7 +144,7 @@ def _of_values(values: NDArray[Any] | Sequence[str], group: Callable[[Any], Any]
 
 
 def _of_words(codes: NDArray[Any], hashes: NDArray[np.uint64]) -> Groups:
-    """Group samples by a text each; a number without a text is a group of its own."""
+    """Group samples by the text of their code; a code without a text is a group of its own."""
 
     def of_span(first: int, end: int) -> NDArray[np.uint64]:
         span = codes[first:end]

@@ -94,7 +94,7 @@ class BatchContext:
             return
         droppers = [repr(stage) for stage in filters_in(self.pipeline.stages)]
         droppers += ['reading(on_error="skip")'] if self.quarantine is not None else []
-        msg = f"{' and '.join(droppers)} left none of {num_dropped} samples in a row, in an epoch without end: more "
+        msg = f"{' and '.join(droppers)} dropped all of {num_dropped} samples in a row, in an epoch without end: more "
         msg += "than two rounds of every source"
         raise UsageError(msg, hint="try the function on ds[0]")
 

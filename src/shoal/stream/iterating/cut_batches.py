@@ -113,10 +113,10 @@ def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tu
 
 @dataclass(slots=True)
 class _NearestKept:
-    """The nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
+    """Search for the nearest kept sample before a batch, cyclically: a rank without samples repeats that sample.
 
-    The order alone determines it, so a resumed run repeats the same sample. Each position is looked at once, however
-    many batches need a repeat: the positions between an earlier repeat and its batch need no second look.
+    The order alone determines the repeat, so a resumed run repeats the same sample. Each position is checked only once,
+    even if many batches need a repeat: positions between an earlier repeat and its batch are not checked again.
     """
 
     source: BatchContext

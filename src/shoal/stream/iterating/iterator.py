@@ -51,7 +51,7 @@ class Iteration:
     """The batches (or samples) of one rank from a position to the end of an epoch.
 
     If the start of the next iterator moves before this one has yielded anything (`Dataset.set_epoch`,
-    `Dataset.load_state_dict`), this one moves, too: ``renew`` makes the arguments anew.
+    `Dataset.load_state_dict`), this one moves, too: ``renew`` recomputes the arguments.
 
     `position` follows everything yielded so far. Close the iteration, use it in a ``with``, or drop it: no thread is
     left in any case. After an error it raises the same error again: an epoch that failed must not look like one that

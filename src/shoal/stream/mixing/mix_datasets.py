@@ -71,7 +71,7 @@ def mix(
         "even" (counts off by about one every 64 positions), "random" (as if drawn for each sample), or
         `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. Or as another library does, with nothing
         but the seed beside: `shoal.mixing.Interleave`, `Concatenate`, `RandomMix`, `RoundRobin`. In these, sources
-        begin anew in every epoch, and epochs may differ in length.
+        start again in every epoch, and epochs may differ in length.
     unit, length
         "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
         holds the tokens of each sample.
@@ -120,7 +120,7 @@ def mix(
         if names := [*given, *(name for name, is_given in others.items() if is_given)]:
             kind = type(choice).__name__
             msg = f"mix({names[0]}=) does not go with choice={kind}(...), which mixes as another library does"
-            raise UsageError(msg, hint=f"the arguments of shoal.mixing.{kind} say it all")
+            raise UsageError(msg, hint=f"set all of this in the arguments of shoal.mixing.{kind}")
     column = length if _one_of("unit", unit, ("samples", "tokens")) == "tokens" else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
     if isinstance(choice, EpochChoice):
@@ -128,7 +128,7 @@ def mix(
         return MixedDataset(replace(mixed, request=request))
     if len(given) > 1 and given != ["weights", "epoch_size"]:
         msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(f'{name}=' for name in given)}"
-        raise UsageError(msg, hint="repeat= and choose= say how long an epoch is")
+        raise UsageError(msg, hint="repeat= and choose= set the length of an epoch")
     if column is not None and (repeat is not None or choose is not None):
         msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
         raise UsageError(msg, hint='leave unit="tokens" out, or give weights=')

@@ -62,7 +62,7 @@ class RunLengths:
         return None if position is None or self.batch is None else int(np.ceil(self.steps(position)))
 
     def position_of(self, num_steps: int) -> int:
-        """Return the last position in so many steps."""
+        """Return the position after the first ``num_steps`` steps."""
         means = self.means
         if self.batch is None or self.sequence is None or means is None:
             return num_steps * (self.batch or 1)

@@ -65,7 +65,7 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
 
 
 def check_batch(batch: int, num_samples: int, *, about: str = "") -> None:
-    """Raise `UsageError` unless so many samples make at least two batches; ``about`` marks an estimate."""
+    """Raise `UsageError` if ``num_samples`` do not fill two batches; ``about`` is put before an estimated number."""
     if not 1 <= batch <= num_samples // 2:
         msg = f"batches of {batch} cannot be compared: {about}{num_samples} samples must make at least two"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")

@@ -133,7 +133,7 @@ class SequenceRequest(Rows):
         return cast("ResolvedSequences", resolved).segments_in(epoch, rows)
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool = True) -> Batcher:  # noqa: ARG002
-        """Return the maker of batches of documents from a source that go through these stages."""
+        """Return the batcher for documents of a source, with these stages."""
         fields = _fields_of(self.fields, source, stages) if isinstance(self.fields, SequenceFields) else self.fields
         if self.lengths is not None or not isinstance(self.packing, Packing):
             return SequenceBatches(fields)
@@ -187,7 +187,7 @@ def _fields_of(fields: SequenceFields, source: Source, stages: Sequence[Stage]) 
     if SOURCE_IDS not in fields.extras:
         return fields
     if not source.depth:
-        msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) tells the sources of a mixture, and this is one dataset"
+        msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) needs a mixture of sources, and this is a single dataset"
         raise UsageError(msg, hint="shoal.mix({...}).pack_sequences(...)")
     return replace(fields, first_ids=_first_of_sources(source.whole))
 

@@ -147,7 +147,7 @@ def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
 
 
 def covered(certificate: Certificate, resolved: Resolved, note: str = "") -> str:
-    """Return in words how much of each epoch a certificate covers; ``note`` tells the gaps of a part of an epoch."""
+    """Return in words how much of each epoch a certificate covers; ``note`` describes gaps of a part of an epoch."""
     resolved, texts, is_whole = _of_run(certificate, resolved), list[str](), True
     for epoch, part in sorted(certificate.epochs.items()):
         size = resolved.num_positions(epoch)

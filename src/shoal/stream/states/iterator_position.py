@@ -16,8 +16,8 @@ from shoal.order.states.forms import MAX_POSITION
 from shoal.stream.states.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
 _REPEAT = (
-    "epoch %d begins again at position %d, as the pass that was left before its end did: the same samples come again. "
-    "For other samples call set_epoch() before each pass; to go on where a pass was left, load_state_dict(state_dict())"
+    "epoch %d begins again at position %d, because the last pass was left before its end: the same samples come again. "
+    "For other samples call set_epoch() before each pass; to continue a pass, load_state_dict(state_dict())"
 )
 _log = logging.getLogger("shoal")
 

@@ -28,7 +28,7 @@ _log = logging.getLogger("shoal")
 
 
 class DatasetRun:
-    """Methods of `Dataset` that run a dataset, and make no other dataset."""
+    """Methods of `Dataset` that run a dataset instead of returning a new dataset."""
 
     stream: Stream
 
@@ -62,7 +62,7 @@ class DatasetRun:
         if stream.num_steps_of_pass is not None:
             return  # passes follow each other, and each rank is in an epoch of its own
         if epoch < cursor.epoch and stream.resolved.deals:
-            stream.resolved = stream.resolved.with_deals(())  # an epoch that is begun anew is whole
+            stream.resolved = stream.resolved.with_deals(())  # a restarted epoch is whole
         if epoch != cursor.epoch:
             if cursor.loaded_epoch is not None:
                 text = "set_epoch(%d) leaves position %d of epoch %d, which a state had loaded"
@@ -128,7 +128,7 @@ class DatasetRun:
         stream.cursor.deliveries.forget()
 
     def _adopted(self, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of a checkpoint of the library whose order this is; other mappings as they are."""
+        """Convert a checkpoint of the order's library to a state; return other mappings unchanged."""
         adopted = self.stream.resolved.adopted(checkpoint)
         if adopted is None:
             return checkpoint

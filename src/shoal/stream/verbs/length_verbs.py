@@ -75,7 +75,7 @@ class LengthVerbs(DatasetRun):
 
         A sequence has the fields ``key``, ``segment_ids`` (its documents are 1, 2, ...; padding is 0) and
         ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token of an epoch comes once, at
-        any world size; each epoch is packed anew. States, batches and ranks count sequences.
+        any world size; each epoch is packed again, in its own order. States, batches and ranks count sequences.
 
         Without lengths in the index (``lengths=None``), each rank packs what it reads, in groups of ``block``
         documents. Then each rank has a state of its own, as with ``filter(refill=True)`` (`merge_states`). It resumes

@@ -41,7 +41,7 @@ _CACHED_WINDOWS = 2  # workers are not at exactly the same position
 
 
 class Task(NamedTuple):
-    """One batch to make: the rank's at this step, counted from position ``start`` of an epoch; ``num_steps`` in all."""
+    """One batch to make: the rank's batch at a step of ``num_steps``, counted from position ``start`` of an epoch."""
 
     epoch: int
     start: int
@@ -95,7 +95,7 @@ class StepMaker:
         return _unpacked, (pack(self._work), self._num_workers, self._stop)
 
     def make(self, task: Task) -> WorkerBatch:
-        """Make the batch of a task; an error is returned in its place, and keeps its type on the way."""
+        """Make the batch of a task; an error is returned instead, and keeps its type when sent to the loader."""
         if self._watch is None:
             self._sent = dict(cache_counts(self._work.opened.caches))  # a forked process has its parent's counts
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)

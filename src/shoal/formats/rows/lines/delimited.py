@@ -136,7 +136,7 @@ class Delimited(Format):
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is parsed when its sample is requested.
 
-        Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
+        Raises `ShardError`: the bytes are not cut at line ends, or their number of lines differs from the index.
         """
         columns = tuple(span.head.get("columns", ()) if self.columns is None else self.columns)
         return line_records(buffer, span, self._lines(span.shard), partial(self._decode, columns))
@@ -193,7 +193,7 @@ class Delimited(Format):
 
 
 def _not_utf_8(record: bytes) -> tuple[str, int]:
-    """Return the defect of a record with a field that is no UTF-8, and its byte if known."""
+    """Return the defect of a record with a field that is not UTF-8, and the byte of the defect if known."""
     try:
         record.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -71,7 +71,7 @@ class ElementScan:
         return samples
 
     def finish(self) -> None:
-        """Raise `ShardError` if the array has no end, or something follows behind it."""
+        """Raise `ShardError` if the array has no end, or other bytes follow it."""
         if self.end < 0:
             msg = "the JSON array that begins here never ends"
             raise ShardError(msg, shard=self._shard, byte=self._first, hint="the shard is cut short: fetch it again")

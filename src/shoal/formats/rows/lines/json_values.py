@@ -46,7 +46,7 @@ def plain_value(value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         return value.tolist()
     name = str(value.dtype) if isinstance(value, np.ndarray | np.generic) else type(value).__name__
-    raise TypeError(f"{name} is nothing that JSON can hold")
+    raise TypeError(f"JSON cannot hold a value of type {name}")
 
 
 def plain_number(value: object) -> Any:
@@ -59,4 +59,4 @@ def plain_number(value: object) -> Any:
     """
     if isinstance(value, np.generic):
         return plain_value(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"JSON cannot hold a value of type {type(value).__name__}")

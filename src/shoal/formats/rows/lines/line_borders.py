@@ -222,7 +222,7 @@ class LineScan:
         *,
         with_crcs: bool,
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the lines that are not blank as samples, each from the end of the one before to its own."""
+        """Return non-blank lines as samples; each sample begins at the end of the sample before."""
         start = 0
         borders = ends + self._position
         if not self._any:
@@ -268,7 +268,7 @@ class LineScan:
         lengths = np.diff(borders)
         longest = int(np.argmax(lengths))
         if lengths[longest] > self._limit:
-            what, hint = "line", "this is no text of lines, or its lines need a larger limit"
+            what, hint = "line", "this is not a text of lines, or its lines need a larger limit"
             if self._ends.delimiter is not None:
                 what, hint = "record", "does a quote never close? correct that, or give Delimited(record_limit_bytes=)"
             msg = f"a {what} longer than {self._limit} bytes begins here"
@@ -277,7 +277,7 @@ class LineScan:
 
 @cache
 def _spaces_and_openers(delimiter: int | None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return by byte if it is white space, and if a quote after it opens a field; shape (256,) each."""
+    """Return two tables by byte, shape (256,): if it is white space, and if a quote after it opens a field."""
     delimiters = set() if delimiter is None else {delimiter}
     white = set(WHITE.encode()) - delimiters  # a record of empty fields is a record
     spaces, openers = (np.isin(np.arange(256), list(kind)) for kind in (white, {_NEWLINE, _RETURN} | delimiters))

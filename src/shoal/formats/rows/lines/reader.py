@@ -56,7 +56,7 @@ class JsonLines(Format):
         line, newline, _ = front[position:].lstrip().partition(b"\n")
         line = line.strip()
         if newline and line == b"{":
-            msg = "this is one JSON object over several lines, and no value on each line"
+            msg = "this is one JSON object over several lines, not one value per line"
             raise ShardError(
                 msg, shard=shard, byte=0, hint="write it with a value on each line: jq -c . FILE > FILE.jsonl"
             )

@@ -64,7 +64,7 @@ class WalkedRecords:
             if key is None:
                 sample["__key__"] = key = member_key
             if member_key != key and self._by_borders:
-                what = f"by the index {name!r} belongs to the sample {key!r}"
+                what = f"the index puts {name!r} into the sample {key!r}"
                 raise wrong_border(what, shard=self._shard, byte=self._byte(member))
             if member_key != key or field in sample:
                 msg = f"{name!r} should belong to the sample {key!r}, and cannot"

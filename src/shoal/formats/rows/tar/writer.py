@@ -96,7 +96,7 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     try:
         encoded = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UsageError(f"the name {name!r} is no text: {error.reason}", hint="give the sample another key") from None
+        raise UsageError(f"the name {name!r} is not text: {error.reason}", hint="give the sample another key") from None
     if len(encoded) <= NAME_BYTES and num_bytes <= MOST_OCTAL_BYTES:
         return plain_header(encoded, num_bytes)
     return _long_header(encoded, num_bytes)

@@ -35,7 +35,7 @@ def crc32c_of_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 def masked(crcs: Any) -> Any:
-    """Mask a CRC as TFRecord stores it, an int or an array of uint32: rotated, and a constant added.
+    """Mask a CRC, an int or an array of uint32, as TFRecord does: rotate it, then add a constant.
 
     A checksum of data that holds checksums is weak, as a comment in TensorFlow's ``record_writer.h`` explains.
     """
