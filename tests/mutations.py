@@ -204,8 +204,8 @@ MUTATIONS = [
     Mutation(
         "a sample is taken twice by a rank that fills its batches",
         "stream/refilling/filled_batches.py",
-        "new = bisect_right(part.counts, self._position.num_yielded)",
-        "new = bisect_right(part.counts, self._position.num_yielded - 1)",
+        "self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])",
+        "self._waiting = Part(samples[num_samples - 1 :], counts[num_samples - 1 :], hashes[num_samples - 1 :])",
         ("tests/stream/test_refill.py",),
     ),
     Mutation(
