@@ -133,14 +133,14 @@ def exact_number(value: object) -> Fraction:
     Raises
     ------
     ValueError
-        The value is no number.
+        The value is not a number.
     OverflowError
         The number has more than `MOST_DIGITS` digits before or behind the point.
     """
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool):
-        raise ValueError("a truth value is no number")  # noqa: TRY004  # the error of every value that is no number
+        raise ValueError("a bool is not a number")  # noqa: TRY004  # as for every value that is not a number
     is_long = isinstance(value, int) and value.bit_length() > MOST_DIGITS * math.log2(10)
     text = "" if is_long else str(value).strip()
     exponents = [part.lstrip("+-").lstrip("0") or "0" for part in _EXPONENT.findall(text)]

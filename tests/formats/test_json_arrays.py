@@ -77,7 +77,7 @@ def test_arrays_on_several_lines_are_lines(rows: list[Any], window_bytes: int) -
     data = "\n".join(map(json.dumps, rows)).encode()
     assert samples_of(data, shard="a.jsonl", window_bytes=window_bytes) == [{"json": row} for row in rows]
     for shard in ("a.json", "a.json.gz", "a"):
-        with pytest.raises(ShardError, match="something follows here behind a JSON array") as caught:
+        with pytest.raises(ShardError, match="other bytes follow the JSON array here") as caught:
             samples_of(data, shard=shard, window_bytes=window_bytes)
         assert caught.value.byte == data.index(b"\n") + 1
         assert ".jsonl" in caught.value.hint

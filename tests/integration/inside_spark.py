@@ -200,7 +200,7 @@ def test_what_else_goes_wrong_is_told_with_a_way_on(spark: SparkSession, inputs:
     with pytest.raises(WorkerError, match="KeyError: 'of this name'") as caught:
         shoal.pack.spark.run(spark, Broken(planned(inputs, tmp_path / "out")))
     assert "run again" in caught.value.hint
-    with pytest.raises(UsageError, match="no session of classic Spark"):
+    with pytest.raises(UsageError, match="not a session of classic Spark"):
         shoal.pack.spark.run(object(), planned(inputs, tmp_path / "out"))
 
 

@@ -136,7 +136,7 @@ def test_the_state_of_a_loader_counts_batches(parts: Path) -> None:
             "hf-block",
             {"examples_iterable": {}, "batch_idx": 7, "type": "RebatchedArrowExamplesIterable"},
             {"world_size": 2, "batch_size": 4},
-            "had 7 samples, which are no whole batches of 4",
+            "had 7 samples, which are not whole batches of 4",
         ),
     ],
 )

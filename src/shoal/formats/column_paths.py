@@ -65,7 +65,7 @@ def as_columns(columns: str | Sequence[str | Column]) -> tuple[Column, ...]:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as a plain number or string if it can be one; bytes that are no text as None.
+    """Return a value as a plain number or string if it can be one; bytes that are not text as None.
 
     >>> plain_value(b"7"), plain_value(b"007"), plain_value(np.array([2])), plain_value([2])
     (7, '007', 2, [2])

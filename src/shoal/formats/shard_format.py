@@ -49,7 +49,7 @@ class ColumnRecords(Protocol):
     """Records that lie in memory as columns, so that many samples are gathered at once."""
 
     def columns(self) -> Columns | None:
-        """Return the fields of all samples; row ``i`` matches ``sample(i)``. None if some field is no column."""
+        """Return the fields of all samples; row ``i`` matches ``sample(i)``. None if some field is not a column."""
         ...
 
 

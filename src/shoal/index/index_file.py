@@ -216,7 +216,7 @@ def decode(buffer: Buffer) -> Index:
     """Decode an index file; the columns are read-only views of ``buffer``, which may be a memory map.
 
     O(header): only the ranges, types and lengths of columns are checked; `shoal.index.assembly.validate` reads them.
-    Raises `IndexFileError` if the bytes are no index file, have a newer version, or parts that do not fit together.
+    Raises `IndexFileError` if the bytes are not an index file, have a newer version, or parts that do not fit together.
     """
     header, data_start = _header(buffer)
     described = _pop_metadata(header)
@@ -268,7 +268,7 @@ class IndexHead:
 def read_head(read: Callable[[int, int], Buffer], num_bytes: int) -> IndexHead:
     """Decode the head of an index file of ``num_bytes``; ``read`` returns a range of the file, and is called twice.
 
-    Raises `IndexFileError` if the file is no index, or a column would lie outside of it.
+    Raises `IndexFileError` if the file is not an index, or a column would lie outside of it.
     """
     length = int.from_bytes(bytes(read(0, min(num_bytes, _LENGTH_BYTES))), "little")
     if length > min(_MAX_HEADER_BYTES, num_bytes - _LENGTH_BYTES):

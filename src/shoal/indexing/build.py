@@ -58,11 +58,12 @@ _log = logging.getLogger("shoal")
 SMALL_BYTES = 256 << 20
 # From this size on, scans of remote shards are kept: scanning them again costs more.
 SMALL_REMOTE_BYTES = 16 << 20
-# No scans are kept of so many local shards of less than this size: a second scan takes less time than a kept one.
+# No scans are kept of this many local shards, if they are smaller than this size: a second scan takes less time than a
+# kept one.
 MANY_SHARDS, SMALL_SHARD_BYTES = 1000, 256 << 10
 # Shards whose scans are held together, to become a part of the index.
 PART_SHARDS = 1024
-# An index of so many samples leaves out their sizes, which take 4 bytes per sample.
+# An index of more samples leaves out their sizes, which take 4 bytes per sample.
 MANY_SAMPLES = 10**8
 
 _LEAST_POINTER_BYTES = 64

@@ -191,7 +191,7 @@ class _Work:
         )
 
     def times(self, factor: float) -> _Work:
-        """Return so many times this work; itself if it is known exactly."""
+        """Return a multiple of this work; the same work if it is known exactly."""
         if self.is_exact:
             return self
         return _Work(self.num_requests * factor, self.read_bytes * factor, self.num_in_turn * factor, self.ways)

@@ -129,7 +129,7 @@ def find_source(
         return _Opening(shards, store, format, directory).beside_index(split)
     if shards.left_out:
         counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in shards.left_out.items())
-        _log.info("%s: left out, as they are no shards by their suffixes: %s", shards.typed, counts)
+        _log.info("%s: left out, as they are not shards by their suffixes: %s", shards.typed, counts)
     selected = select_split(shards, split, suffixes=suffixes, store=store)
     what = described_shards(selected.source, format, store)
     shards = what.source

@@ -75,7 +75,7 @@ class Opened:
     ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file of the index, or
     of its cached copy; None without a file. Call ``check`` before the first use of a shard. ``stored`` are the samples
     that take part if the dataset's own splits exclude some; None for all. ``left_out`` counts, by suffix, files of the
-    directory that are no shards.
+    directory that are not shards.
     """
 
     store: Store

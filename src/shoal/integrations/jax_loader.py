@@ -44,8 +44,8 @@ class DataLoader:
         All batches have one shape, so the dataset needs ``remainder="drop"`` or ``"pad"``; with ``"pad"``, every batch
         marks its repeats in ``__pad__``. Default: arrays of this process alone, with its own number of samples.
     num_epochs
-        Total number of epochs, counted from epoch 0: an iterator continues with the next epoch until the last, also
-        after stops. Default: an iterator ends with its epoch, and the next iterator begins the next epoch.
+        Total number of epochs, counted from epoch 0: an iterator runs through all remaining epochs, also after a
+        resume. Default: an iterator ends with its epoch, and the next iterator begins the next epoch.
     prefetch
         Batches made, and sent to devices, ahead of use; 0 makes each batch on request.
 

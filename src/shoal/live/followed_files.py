@@ -105,7 +105,7 @@ class FollowedFiles(LiveSource):
             self._record = -1
 
     def _begin_file(self) -> None:
-        """Go on in the current file, or begin the next one."""
+        """Continue in the current file, or begin the next one."""
         if self._late is None and self._at is not None and self._record >= 0:
             self._read(self._at, self._record)
             return
@@ -229,7 +229,7 @@ class FollowedFiles(LiveSource):
         }
 
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any]:
-        """Go on at a file and record, and read the samples at these places, file by file."""
+        """Continue at a file and record, and read the samples at these places, file by file."""
         if state["order"] != self._spec.order:
             msg = f"the state was saved with order={state['order']!r}; this stream has order={self._spec.order!r}"
             raise StateError(msg, hint=f"follow(order={state['order']!r}) goes on with it")

@@ -12,7 +12,7 @@ from shoal.order.states.state_fields import LIVE
 
 _RESUME_HINT = (
     "give the source state_dict() and load_state_dict(); or from_iterable(replay=True), if it gives the same samples "
-    "again, to read up to there; or replay=False, if it goes on by itself, as a socket does"
+    "again, to read up to there; or replay=False, if it continues by itself, like a socket"
 )
 
 
@@ -61,7 +61,7 @@ class IterableSource(LiveSource):
             return self._source
         result: Any = self._source()
         if not isinstance(result, Iterable):
-            msg = f"from_iterable() was given a function that returned {type(result).__name__}, which is no iterable"
+            msg = f"from_iterable() was given a function that returned {type(result).__name__}, not an iterable"
             raise UsageError(msg, hint="shoal.from_callable(function) calls a function for each sample")
         return result
 
@@ -70,7 +70,7 @@ class IterableSource(LiveSource):
         return {"next": self._next} | ({"own": self._source.state_dict()} if self._has_state else {})
 
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
-        """Go on at a number; O(samples before it) with ``replay``."""
+        """Continue at a number; O(samples before it) with ``replay``."""
         number = state["next"]
         if beyond := [place for place in places if place >= number]:
             msg = f"the state is at sample {number}, and names sample {beyond[0]} as taken before"
@@ -167,7 +167,7 @@ class CallableSource(LiveSource):
         return {"next": self._next} | ({"own": own.state_dict()} if self._has_state else {})
 
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
-        """Go on with the function in its present state, or in its own saved state."""
+        """Continue with the function in its present state, or in its own saved state."""
         own: Any = self._function
         if self._has_state and "own" in state:
             own.load_state_dict(state["own"])

@@ -175,22 +175,23 @@ class LiveDataset:
     # ---- the run
 
     def __iter__(self) -> LiveRun:
-        """Go on at the position of this dataset; look for more samples if the source had ended."""
+        """Continue at the position of this dataset; look for more samples if the source had ended."""
         self._run().begin()
         return self._run()
 
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position in the source, and the places or contents of the buffer; JSON types, with a checksum.
 
-        Each rank has a state of its own. A resumed run goes on exactly where this run was, with the same samples in the
-        buffer, if the source can restore them:
+        Each rank has a state of its own. A resumed run continues exactly where this run was, with the same samples in
+        the buffer, if the source can restore them:
 
         - `shoal.follow`, a sequence, or ``replay=True``: always, since shoal reads the samples again;
         - a source with a ``state_dict`` of its own: with ``contents=True``, which keeps the samples in the state;
         - any other source, such as a queue: with ``contents=True``, if the source lost nothing in the meantime.
 
-        Otherwise the samples in the buffer are lost: at most its size and a batch under way, counted by `stats`
-        (``num_lost``). The state has some bytes for each sample in the buffer; with contents, the sample in base64.
+        Otherwise the samples in the buffer are lost: at most the buffer size and a batch in progress, counted by
+        `stats` (``num_lost``). The state has some bytes for each sample in the buffer; with contents, the sample in
+        base64.
 
         Raises
         ------
@@ -200,7 +201,7 @@ class LiveDataset:
         return self._run().state_dict(contents=contents)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on from the state of this rank, or from a list of the states of all ranks.
+        """Continue from the state of this rank, or from a list of the states of all ranks.
 
         With a list, a `shoal.follow` may resume on another number of ranks: it deals the undelivered samples again; no
         sample is lost or repeated.

@@ -92,7 +92,7 @@ def from_callable(
         ``poll_seconds``.
     poll_seconds, idle_seconds, stop
         The stream ends after ``idle_seconds`` without a sample (default: never), or if ``stop()`` is true while there
-        is no sample. This needs a function that raises ``empty``: ``lambda: q.get(timeout=1)``.
+        is not a sample. This needs a function that raises ``empty``: ``lambda: q.get(timeout=1)``.
     shared
         False: each rank (and worker) has a function of its own. True: all functions return the same samples, and rank r
         takes the samples r, r + R, ... of R ranks.

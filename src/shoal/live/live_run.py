@@ -171,7 +171,7 @@ class LiveRun:
             return sealed(state)
 
     def load_state_dict(self, given: Any) -> None:
-        """Go on from the state of this rank, or from the states of all ranks of a run with another number of ranks."""
+        """Continue from the state of this rank, or from the states of all ranks of a run with more or fewer ranks."""
         states = states_of_run(given)
         check_same_stream(states[0], self._source.kind, self._size)
         if not any(state["taken"] for state in states):

@@ -80,9 +80,9 @@ class LiveSource(ABC):
 
     @abstractmethod
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
-        """Go on at a position, and return the samples at these places; None if they are gone.
+        """Continue at a position, and return the samples at these places; None if they are gone.
 
-        Raises `StateError` if the source cannot go on at that position.
+        Raises `StateError` if the source cannot continue at that position.
         """
 
     def number_of(self, place: Any) -> int:

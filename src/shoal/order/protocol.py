@@ -226,7 +226,7 @@ class OwnLength(Protocol):
 
 
 class Adopted(NamedTuple):
-    """The order, seed, epoch and position at which another library's run goes on."""
+    """The order, seed, epoch and position at which another library's run continues."""
 
     order: Order
     seed: int

@@ -23,7 +23,7 @@ from shoal.order.states.forms import MisfitError, Plain
 from shoal.order.states.state_fields import STATE, Kind
 
 Tokenizers = Mapping[str, Sequence[str]]
-"""Identities of the tokenizers of each source; "" is the only source of a dataset that is no mixture."""
+"""Identities of the tokenizers of each source; "" is the only source of a dataset that is not a mixture."""
 
 STATE_VERSION = 3
 _SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers")
@@ -158,7 +158,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(Plain().made(summed), sort_keys=True)
     except (MisfitError, RecursionError) as error:
-        msg = f"the state holds a value that is no number, text, list or dict of these: {shown(error)}"
+        msg = f"the state holds a value that is not a number, text, list or dict of these: {shown(error)}"
         raise StateError(msg, hint=_CHANGED) from None
     return f"{zlib.crc32(text.encode()):08x}"
 

@@ -111,7 +111,7 @@ def pack(
     Raises
     ------
     UsageError
-        The output already holds something else, or an argument cannot be carried out.
+        The output already holds something else, or an argument cannot be met.
     StorageError
         An input cannot be read, or a shard cannot be written.
 
@@ -187,7 +187,7 @@ def plan(
     Raises
     ------
     UsageError
-        The destination already holds something else; an argument cannot be carried out; or its store cannot refuse to
+        The destination already holds something else; an argument cannot be met; or its store cannot refuse to
         replace an object, as stores of fsspec and file systems without hard links.
 
     Examples

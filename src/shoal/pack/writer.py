@@ -53,7 +53,7 @@ class Writer:
     Raises
     ------
     UsageError
-        The output already holds a dataset that this writer does not continue, or an argument cannot be carried out.
+        The output already holds a dataset that this writer does not continue, or an argument cannot be met.
     StorageError
         The output cannot be written.
 

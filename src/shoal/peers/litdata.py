@@ -10,7 +10,7 @@ workers, or from one.
 
 Left out: several nodes, whose epochs after the first keep chunks on their nodes and repeat chunks that two nodes share;
 the sliding-window shuffle of file systems (``posix``); combined datasets; and resumes at another world size: LitData
-makes up a new order, and shoal goes on in this one.
+makes up a new order, and shoal continues in this one.
 
 References
 ----------

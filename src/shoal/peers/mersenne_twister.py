@@ -82,7 +82,7 @@ _MOST_PASSED = 16
 
 
 def words_after(seed: int, passed: int) -> MersenneWords:
-    """Return the words of a seed after the first ``passed``, which cost 2 ns each.
+    """Return the words of a seed after the first ``passed``; skipping costs 2 ns per word.
 
     The last state of a few seeds is kept, so that the next epoch of a generator costs no more than its own words.
     """

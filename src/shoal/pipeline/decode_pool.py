@@ -65,8 +65,8 @@ class _Raised:
 def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> ThreadChoice:
     """Choose the stages to run in threads.
 
-    ``num_threads`` runs all stages in so many threads. Without it, only shoal's own stages run in threads, up to the
-    last that decodes media or tokenizes: user functions may draw random numbers, or count.
+    ``num_threads`` sets the number of threads for all stages. Without it, only shoal's own stages run in threads, up to
+    the last that decodes media or tokenizes: user functions may draw random numbers, or count.
 
     >>> choose_threads([], num_threads=None, limit_bytes=1).words
     'one thread: no stage decodes images, audio or video, or tokenizes'
@@ -116,7 +116,8 @@ def _is_own(stage: Stage) -> bool:
 class Decoders:
     """Threads that run samples through the first stages.
 
-    `close` and dropping the last reference end the threads, and wait for them; a sample in work may take seconds more.
+    `close` and dropping the last reference end the threads, and wait for them; a sample in progress may take seconds
+    more.
     """
 
     def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: SampleIndex | None, forgiving: bool) -> None:

@@ -206,7 +206,7 @@ def token_type(dtypes: Iterable[np.dtype[Any]], padding: float = 0) -> np.dtype[
     token_dtypes = set(dtypes)
     dtype = np.result_type(*token_dtypes)
     if dtype.kind in "iu" and padding != (padding // 1):  # nan, too
-        raise UsageError(f"padding={padding} is no integer, and the tokens are of {dtype}", hint="padding=0")
+        raise UsageError(f"padding={padding} is not an integer, and the tokens are of {dtype}", hint="padding=0")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= padding <= np.iinfo(dtype).max:
         dtype = np.result_type(dtype, np.min_scalar_type(padding))
     # numpy's type for uint64 and signed integers is float64, and no token has a number of 2**63 or more

@@ -174,7 +174,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         return resumed
 
     def adopted(self, checkpoint: Mapping[str, Any]) -> tuple[ResolvedOrder, int, int] | None:
-        """Return the order, epoch and position where a run of another library goes on; see `ResolvedEpochs`."""
+        """Return the order, epoch and position where a run of another library continues; see `ResolvedEpochs`."""
         if not isinstance(self.order, Adopting):
             return None
         try:

@@ -69,7 +69,7 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         return self.documents.index
 
     def documents_in(self, num_sequences: int) -> int:
-        """Return the approximate number of documents in so many sequences."""
+        """Return the approximate number of documents in this many sequences."""
         return max(1, round(num_sequences * self.documents.num_samples / max(1, self.num_samples)))
 
     def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -124,7 +124,7 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         return {**self.packing.to_dict(), LENGTHS: digest}
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedSequences:
-        """Return this order with the numbers of a state, and with ``gaps`` beside the gaps of the state."""
+        """Return this order with the parameters of a state, and with ``gaps`` in addition to the gaps of the state."""
         order = {name: value for name, value in saved.order.items() if name != PACKED}
         if PACKED not in saved.order:
             msg = "the state is one of documents, and this stream yields sequences"

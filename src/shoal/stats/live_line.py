@@ -20,7 +20,7 @@ class LiveLine:
     """A line of a terminal; `draw` it when it `is_due`, and `close` it at the end.
 
     It appears after half a second, is due at most ten times a second and vanishes when closed. If ``stream`` (stderr)
-    is no terminal, the line is never due, unless ``force`` is true; with ``log_every_seconds`` it is due at that
+    is not a terminal, the line is never due, unless ``force`` is true; with ``log_every_seconds`` it is due at that
     interval and at the end, and each line stays. Write errors are ignored: the terminal is gone, or the disk of the log
     is full. Use it from one thread.
     """

@@ -59,7 +59,7 @@ CUT_SHORT_HINT = "it was cut short (an unfinished copy?); copy it again, or inde
 def check_range(path: str, first_byte: int, end_byte: int) -> None:
     """Raise `UsageError` for an invalid range."""
     if not 0 <= first_byte <= end_byte:
-        raise UsageError(f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range")
+        raise UsageError(f"{path}: asked for bytes [{first_byte}, {end_byte}), which is not a range")
 
 
 def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
@@ -107,7 +107,7 @@ def is_missing(error: StorageError) -> bool:
 
 
 def is_broken(error: StorageError) -> bool:
-    """Return True if a retry would not help: the path is no file, or the disk cannot read it."""
+    """Return True if a retry would not help: the path is not a file, or the disk cannot read it."""
     return error.errno in (errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.EIO)
 
 

@@ -18,7 +18,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _CONTAINER_IN_FRONT = ("abfs", "abfss", "wasb", "wasbs")
 _WITH_QUERY = ("http", "https")
 _HAS_STEPS = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")  # some part is empty, "." or ".."
-# user:password@ with an unescaped "/", "?" or "#" in it: the text after the colon is no port.
+# user:password@ with an unescaped "/", "?" or "#" in it: the text after the colon is not a port.
 _UNESCAPED = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)[^/?#@:\[]*:(?!\d*[/?#])(?:[^/?#@]*|[^/?#]*@)[/?#].*@", re.DOTALL
 )

@@ -114,7 +114,8 @@ class Dataset(StageVerbs):
         balanced
             If true, an epoch has equally many samples (to one) of every class.
         limit
-            Instead of balancing, take at most so many of each class: none twice, and in the next epoch others.
+            Instead of balancing, take at most this many of each class: none twice, and different ones in the next
+            epoch.
         num_samples
             Samples in an epoch; default as many as there are. Given alone, epochs take the samples in turn.
         replacement

@@ -115,7 +115,7 @@ def _check_scan(known: KnownShard, scan: ShardScan) -> None:
     try:
         again = json.loads(json.dumps(head, allow_nan=False))
     except (TypeError, ValueError) as error:
-        require(False, known, f"the head of a scan is no JSON: {error}")
+        require(False, known, f"the head of a scan is not JSON: {error}")
     require(same(again, head), known, f"the head of a scan is {head!r:.200}, and {again!r:.200} after JSON")
     counts = {(type(name), type(count)) for name, count in scan.notes.items()} <= {(str, int)}
     require(counts, known, "notes are counts by name")

@@ -95,7 +95,7 @@ def _works(
 
 
 def _missing(opened: Opened, shard: int) -> VerifyReport:
-    """Report a shard that is missing, or is no file."""
+    """Report a shard that is missing, or is not a file."""
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
     why = "there is no such shard"

@@ -40,11 +40,11 @@ def number_of(head: Mapping[str, Any], name: str, *, shard: str) -> int:
     """
     number = head.get(name)
     if not isinstance(number, int) or number < 0:
-        raise unusable(name, f"{number!r:.40} is no number of bytes", shard=shard)
+        raise unusable(name, f"{number!r:.40} is not a number of bytes", shard=shard)
     return number
 
 
 def unusable(name: str, why: object, *, shard: str = "") -> ShardError | IndexFileError:
     """Return the error for a part of a head that cannot be read."""
-    msg = f"what the index keeps of the head of this shard ({name}) cannot be read: {why}"
+    msg = f"the head of this shard in the index ({name}) cannot be read: {why}"
     return ShardError(msg, shard=shard, hint=_HINT) if shard else IndexFileError(msg, hint=_HINT)

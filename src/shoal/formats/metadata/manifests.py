@@ -79,7 +79,7 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
 
 
 def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
-    """Return the shards of a manifest in its order, of any format; () if the bytes are no manifest.
+    """Return the shards of a manifest in its order, of any format; () if the bytes are not a manifest.
 
     Raises `SourceError` if they begin like a manifest, but cannot be read.
     """

@@ -42,7 +42,7 @@ def foreign_names(path: str) -> tuple[str, ...]:
 def scan_by_index(
     shard_format: Format, index: Buffer, read: ReadBytes, num_bytes: int, *, shard: str, is_local: bool = True
 ) -> ShardScan | None:
-    """Return the samples of a shard by a third-party index; None if it is no index, or does not fit the shard.
+    """Return the samples of a shard by a third-party index; None if it is not an index, or does not fit the shard.
 
     Offsets must ascend, the last sample must end where the shard ends, and scans of two samples at 8 offsets must
     agree. In a tar that ``is_local``, where a read costs microseconds, the headers at all borders are read too, so that
@@ -77,13 +77,13 @@ def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
 
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
-    """Return the error for samples that contradict a third-party index; it is no damage that may be skipped."""
+    """Return the error for samples that contradict a third-party index; it is not damage that may be skipped."""
     msg = f"{shard}, byte {byte}: {what}; the index was made from another tool's index, which is wrong"
     return IndexFileError(msg, hint="remove the .idx beside the shard, and run `shoal index` on the shards")
 
 
 def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64]:
-    """Return the offsets where samples begin and the last sample ends; ValueError if the bytes are no index."""
+    """Return the offsets where samples begin and the last sample ends; ValueError if the bytes are not an index."""
     if format_name == "tar" and not index.startswith(b"v1."):
         return np.frombuffer(index, dtype="<u8").astype(np.int64)
     lines = index.decode("utf-8").splitlines()

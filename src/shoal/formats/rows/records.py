@@ -22,7 +22,7 @@ _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it ag
 
 
 class BadRecordError(ValueError):
-    """Bytes that are no valid sample; ``byte`` is the offset of the defect in them, ``hint`` what to do."""
+    """Bytes that are not a valid sample; ``byte`` is the offset of the defect in them, ``hint`` what to do."""
 
     def __init__(self, what: str, *, byte: int = 0, hint: str = _OTHER_FILE) -> None:
         super().__init__(what)

@@ -48,7 +48,7 @@ class Tokens(Format):
     Raises
     ------
     UsageError
-        ``length`` is no integer of at least 1, or ``dtype`` is no type of integers.
+        ``length`` is not an integer of at least 1, or ``dtype`` is not a type of integers.
     """
 
     name: str = "tokens"

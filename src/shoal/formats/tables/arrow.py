@@ -86,7 +86,7 @@ class Arrow(Format):
     def parse(self, buffer: Buffer, span: Span) -> TableRecords:
         """Open record batches; memory O(their size).
 
-        Raises `ShardError` if the bytes are no record batches, or have another number of rows than the index says.
+        Raises `ShardError` if the bytes are not record batches, or have another number of rows than the index says.
         """
         table, crcs = self.opened(buffer, span)
         constants = partition_fields(span.shard)

@@ -121,7 +121,7 @@ def constant_column(value: str | None, num_rows: int) -> tuple[Kind, Any]:
 def check_values(array: Any) -> None:
     """Raise `ValueError` if a value is invalid for its type, or lies outside of the array.
 
-    A date in milliseconds that is no whole day, as some writers produce, counts as the day that it falls in.
+    A date in milliseconds that is not a whole day, as some writers produce, counts as the day that it falls in.
     """
     array.validate(full=not arrow_library("Arrow").types.is_date64(array.type))
 

@@ -76,7 +76,7 @@ class Unindexed:
         return self.opened(*self.making.cached_or_made())
 
     def beginning(self, num_samples: int) -> Opened:
-        """Return the first shards with so many samples, with an index of these shards alone, which is not kept.
+        """Return the first shards with at least ``num_samples``, and an index of these shards that is not cached.
 
         Their samples have the same ids as among all shards. Each scan takes twice as many shards as the scan before.
         Raises the errors of `build_index`.

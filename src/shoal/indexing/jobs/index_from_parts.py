@@ -1,4 +1,4 @@
-"""The index of many shards from parts: each unit scans its shards and leaves a part, and the parts are joined."""
+"""The index of many shards from parts: each unit scans its shards and writes a part, and the parts are joined."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class IndexTask:
         return self.keep(part)
 
     def keep(self, part: Index) -> UnitScanned:
-        """Leave the index of these shards as the part of this unit."""
+        """Write the index of these shards as the part of this unit."""
         num_hashed = 0
         if self.request.checksum:
             part, num_hashed = self._with_checksums(part)

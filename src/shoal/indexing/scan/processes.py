@@ -166,7 +166,7 @@ def num_remote_processes(most: int, *, num_shards: int, num_bytes: int) -> int:
 
 
 def num_requests_in_all(num_processes: int) -> int:
-    """Return the number of requests in flight of so many processes; 0 means threads of this process."""
+    """Return the number of requests in flight of this many processes; 0 means threads of this process."""
     return max(1, num_processes) * num_requests_each(num_processes)
 
 

@@ -31,7 +31,7 @@ class JpegDecoder:
     Raises
     ------
     UsageError
-        The device is no accelerator or is missing, or torchvision is not installed or does not fit this torch.
+        The device is not an accelerator or is missing, or torchvision is not installed or does not fit this torch.
 
     Examples
     --------

@@ -51,7 +51,7 @@ def _rounded(ideal: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 def exact_weight(name: str, weight: Any) -> Fraction:
-    """Return a weight as its written decimal, or raise `UsageError` if it is no number from 0 on."""
+    """Return a weight as its written decimal, or raise `UsageError` if it is not a number from 0 on."""
     try:
         exact = exact_number(weight)
     except OverflowError as error:

@@ -220,7 +220,7 @@ def _steps(changes: Iterable[Change], block_positions: int) -> list[tuple[int, M
 
 
 def _ramp(before: Mapping[str, int], change: Change, block_positions: int) -> list[tuple[int, Mapping[str, int]]]:
-    """Return the steps of a ramp, which end at borders of blocks: cut blocks would make counts stray at every step."""
+    """Return the steps of a ramp. Steps end at block borders: cut blocks would make counts less exact at every step."""
     num_blocks = change.ramp // block_positions
     num_steps = max(1, min(_RAMP_STEPS, num_blocks))
     borders = [num_blocks * number // num_steps * block_positions for number in range(num_steps)]

@@ -41,7 +41,7 @@ class Grouping(Protocol):
 
     @property
     def alike(self) -> int:
-        """Sequences in a row that are neighbours in the result of `packed`; 0 for a random order."""
+        """Number of consecutive sequences that keep the order of `packed`; 0 for a random order."""
 
     @property
     def longest(self) -> int | None:

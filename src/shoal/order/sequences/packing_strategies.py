@@ -55,7 +55,7 @@ class PackedBlock:
 
     @property
     def fill(self) -> float:
-        """Share of tokens that are no padding, over all sequences; 1.0 without sequences."""
+        """Share of tokens that are not padding, over all sequences; 1.0 without sequences."""
         return self.num_tokens / (self.length * self.num_sequences) if self.num_sequences else 1.0
 
 

@@ -15,7 +15,7 @@ from shoal.order.states.deals import Deal
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     r"""Merge the states of all ranks of a stream with ``filter(refill=True)`` into one that every rank can load.
 
-    At the same world size and batch size each rank goes on as it would have gone on. At another one, the samples of the
+    At the same world size and batch size, each rank continues as without the stop. Otherwise, the samples of the
     epoch that all ranks together have left are dealt again: nothing is missed, and nothing comes twice.
 
     Parameters

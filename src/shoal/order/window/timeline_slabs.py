@@ -53,8 +53,8 @@ _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _R
 def slab_samples(width: int) -> int:
     """Return the approximate samples of a slab, for a window of ``width`` chunks in a node.
 
-    Within a slab samples come in random order. Small slabs show the period at which chunks return, large ones let
-    batches vary more; design/order.md lists the trials.
+    Within a slab, samples come in random order. With small slabs, chunks return with a visible period; with large
+    slabs, batches vary more. design/order.md lists the trials.
 
     >>> slab_samples(64), slab_samples(4)
     (16, 2)

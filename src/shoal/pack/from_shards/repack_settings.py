@@ -115,7 +115,7 @@ def refuse_partial(opened: Opened) -> None:
     index = opened.index
     if not index.num_samples:
         msg = f"{counted(index.num_shards, 'shard')} without a single sample"
-        raise UsageError(msg, hint="`shoal info` shows the contents that are no samples")
+        raise UsageError(msg, hint="`shoal info` shows the contents that are not samples")
     if opened.stored is not None:
         excluded = index.num_samples - len(opened.stored)
         msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
@@ -128,7 +128,7 @@ def format_like(index: Index) -> str:
         return "tar"
     if index.format not in WRITTEN_FORMATS:
         plain = [name for name in WRITTEN_FORMATS if "." not in name]
-        msg = f"shards of {index.format} are read, and not written"
+        msg = f"shoal reads shards of {index.format}, but cannot write them"
         raise UsageError(msg, hint=f"format= names one that can be written: {', '.join(plain)}")
     return index.format
 

@@ -207,7 +207,7 @@ def plan_repack(
     Raises
     ------
     UsageError
-        The destination already holds something else; an argument cannot be carried out; or its store cannot refuse to
+        The destination already holds something else; an argument cannot be met; or its store cannot refuse to
         replace an object, as stores of fsspec and file systems without hard links.
 
     Examples

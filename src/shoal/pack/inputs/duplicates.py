@@ -1,7 +1,7 @@
 """Duplicates: samples that equal an earlier sample and are not packed; by key, or by a digest of their content.
 
 Two samples have the same content if all their fields but the key are equal: names, types and bytes. A class and the
-columns of a manifest are fields, so the same image in two classes is no duplicate.
+columns of a manifest are fields, so the same image in two classes is not a duplicate.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ class Journal:
         return infos
 
     def _write(self, path: str, buffers: Sequence[Buffer]) -> None:
-        """Store a record without waiting for the disk, which takes 0.1 to 60 ms, four times a shard.
+        """Store a record without waiting for the disk: each wait takes 0.1 to 60 ms, and a shard stores four records.
 
         If the machine loses the record, the shard is made again, with the same bytes.
         """

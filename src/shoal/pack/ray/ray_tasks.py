@@ -23,11 +23,10 @@ _GATHER_SECONDS = 0.1
 def run(
     job: UnitJob[_Result], *, progress: UnitProgress | None = None, remote_options: Mapping[str, Any] | None = None
 ) -> _Result:
-    """Run the missing units of a job as tasks of Ray, one a task, and finish the job.
+    """Run the missing units of a job as tasks of Ray, one unit per task, and finish the job.
 
     Ray only schedules: the bytes equal the bytes of any other engine, even if workers and machines are lost. The driver
-    sends four tasks for each CPU ahead, and holds no more. If the driver dies, plan the job again and run it: only
-    missing units run.
+    submits at most four tasks per CPU ahead. If the driver dies, plan the job again and run it: only missing units run.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def run(
     StorageError
         An input cannot be read, or a shard cannot be written, in all attempts of Ray.
     WorkerError
-        Ray gave up: processes or machines died more often than it repeats tasks.
+        Ray gave up: processes or machines died more often than Ray repeats a task.
     """
     ray = ray_library()
     total = job.num_units

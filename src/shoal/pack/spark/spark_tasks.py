@@ -149,7 +149,7 @@ def context_of(spark: Any) -> Any:
     try:
         return spark.sparkContext
     except Exception as error:  # pyspark has a separate class for each refusal
-        msg = f"this is no session of classic Spark, which runs units as tasks: {spark!r:.80}"
+        msg = f"this is not a session of classic Spark, which runs units as tasks: {spark!r:.80}"
         raise UsageError(msg, hint="SparkSession.builder.master(...).getOrCreate(), without Spark Connect") from error
 
 

@@ -114,7 +114,7 @@ def only(low: int, high: int) -> int:
 def in_batches(samples: int, batch_size: int) -> int:
     """Return the number of batches that a rank had taken, or raise `StateError` within a batch."""
     if samples % batch_size:
-        msg = f"the rank that saved this had {samples} samples, which are no whole batches of {batch_size}"
+        msg = f"the rank that saved this had {samples} samples, which are not whole batches of {batch_size}"
         raise StateError(msg, hint=f"a state saved between batches; or {_HINT}")
     return samples // batch_size
 

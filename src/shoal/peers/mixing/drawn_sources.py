@@ -163,7 +163,7 @@ class WithRepeats(DrawnSources):
     waits_for_all
         True if the epoch ends when each source has come to its end once; else at the first end.
     spare
-        1 if a source only comes to its end at another draw, which is no position; else 0.
+        1 if a source only comes to its end at another draw, which is not a position; else 0.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class WithRepeats(DrawnSources):
 
 
 class WithoutRepeats(DrawnSources):
-    """Each sample comes once: draws of a source that is used up are no positions."""
+    """Each sample comes once: draws of a source that is used up are not positions."""
 
     def __init__(self, lengths: Sequence[int], generator: np.random.Generator, source_of: SourceOfDraw) -> None:
         super().__init__(lengths, generator)

@@ -58,7 +58,7 @@ class Interleave(EpochChoice):
         True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within a turn.
     world_size
         World size of a run that ``split_dataset_by_node`` splits by examples, as it does if the least number of shards
-        of a source is no multiple of it: rank ``r`` has every ``world_size``-th position, from position ``r`` on.
+        of a source is not a multiple of it: rank ``r`` has every ``world_size``-th position, from position ``r`` on.
 
     Notes
     -----
@@ -158,7 +158,7 @@ class Concatenate(EpochChoice):
     """The sources one after the other, as in ``datasets.concatenate_datasets`` of Hugging Face.
 
     So are all epochs of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on only
-    epoch 0 is; later epochs shuffle the shards of all sources together, which is no mixture.
+    epoch 0 is; later epochs shuffle the shards of all sources together, which is not a mixture.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def _world_size(value: object) -> int:
 
 
 def _listed(what: str, given: Any) -> Any:
-    """Return probabilities as a tuple or a mapping by name, or raise `UsageError` if one is no number from 0 on."""
+    """Return probabilities as a tuple or a mapping by name, or raise `UsageError` if one is not a number from 0 on."""
     if given is None:
         return None
     named = dict(given) if isinstance(given, Mapping) else None

@@ -42,7 +42,7 @@ class PythonIntegers:
         self._read = np.zeros(0, dtype=np.uint32)  # words read ahead from `next_word` on
 
     def seek(self, word: int) -> None:
-        """Go on with the integer that begins with a word."""
+        """Continue with the integer that begins at a word."""
         if word != self.next_word:
             self.next_word, self._read = word, np.zeros(0, dtype=np.uint32)
 

@@ -61,7 +61,7 @@ class ColumnLookup:
             self.values[number].append(value)
 
     def _nested(self, number: int, column: Column, sample: Sample, inside: dict[str, Any]) -> tuple[Any, str]:
-        """Return the value of a path that is no field (or None), and its full path."""
+        """Return the value of a path that is not a field (or None), and its full path."""
         path, is_length = self._paths[number], self._are_lengths[number]
         if path == TOTAL_BYTES and not is_length:
             return total_bytes(sample), TOTAL_BYTES

@@ -65,7 +65,7 @@ def part_of_values(values: list[Any], column: Column, where: Where) -> Part:
     kinds = set(map(type, values))
     is_stored = kinds <= {bytes, type(None)}
     if not kinds <= {*_KIND_OF, type(None)}:
-        # Bytes that are no text are refused, not missing.
+        # Bytes that are not text are refused, not missing.
         values = [value if (plain := plain_value(value)) is None else plain for value in values]
         _refuse_others(values, column, where)
         kinds = set(map(type, values))
@@ -250,7 +250,7 @@ def _refuse_large(column: Column, where: str) -> NoReturn:
 def _refuse_others(values: list[Any], column: Column, where: Where) -> None:
     for row, value in enumerate(values):
         if value is not None and type(value) not in _KIND_OF:
-            noun = "bytes that are no text" if isinstance(value, bytes) else f"a {type(value).__name__}"
+            noun = "bytes that are not text" if isinstance(value, bytes) else f"a {type(value).__name__}"
             msg = f"the column {column.name!r} is {column.path!r} of each sample, and {where(row)} has {noun} there"
             inside = next(iter(value), "NAME") if isinstance(value, dict) else ""
             more = f"{column.path}.{inside} is inside of it" if inside else f"{column.path}{LENGTH} is its length"

@@ -142,7 +142,7 @@ class Tokenize(Stage):
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             label = f"the field {self.field!r} ({len(text)} characters)"
-            raise FieldError(label, "take half a surrogate pair out of the text") from error
+            raise FieldError(label, "remove the unpaired surrogate from the text") from error
 
 
 def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Tokenize:
@@ -204,7 +204,7 @@ def _loaded(source: TokenizerSource) -> Any:
     try:
         encoder = Tokenizer.from_str(data.decode())
     except Exception as error:  # noqa: BLE001  # the library raises no class of its own
-        msg = f"{name} is no tokenizer: {error}"
+        msg = f"{name} is not a tokenizer: {error}"
         raise UsageError(msg, hint="a tokenizer.json, as the tokenizers library saves it") from None
     encoder.no_truncation()
     encoder.no_padding()

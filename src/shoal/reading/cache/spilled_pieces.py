@@ -260,10 +260,10 @@ class SpillingReaders:
 class _ReservedReadAhead:
     """The read-ahead, kept free for the parts of remote pieces that are needed soon.
 
-    Else later reads would fill the read-ahead, and the parts of a piece would come one after the other (35 MB/s, where
-    130 are possible). Once a piece is announced, nothing more is read ahead until it was read. Earlier reads have been
-    requested already, and make room as they are used. ``comes_in_turn`` returns True for a sample whose piece will come
-    part by part.
+    Without the reserve, later reads would fill the read-ahead, and the parts of a piece would come one after the other
+    (35 MB/s instead of 130 MB/s). Once a piece is announced, nothing else is read ahead until the piece has been read.
+    Earlier reads have been requested already, and make room as they are used. ``comes_in_turn`` returns True for a
+    sample whose piece will come part by part.
     """
 
     def __init__(self, memory: MemoryBudget, comes_in_turn: Callable[[int], bool]) -> None:

@@ -78,7 +78,7 @@ def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[i
     Raises `StateError`: the changes differ before this place.
     """
     if not isinstance(saved, list) or not all(map(_is_change, saved)):
-        msg = f"the state's changes of weights are no list of [epoch, position, ramp, weights]: {saved!r:.80}"
+        msg = f"the state's changes of weights are not a list of [epoch, position, ramp, weights]: {saved!r:.80}"
         raise StateError(msg, hint="the state was changed after it was saved")
     rows = [_row(change) for change in ours]
     if all(isinstance(change[3], Mapping) for change in saved):

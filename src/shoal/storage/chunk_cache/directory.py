@@ -138,7 +138,7 @@ def spare_memory_bytes() -> int:
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
-        with contextlib.suppress(ValueError, IndexError):  # "max" is no limit
+        with contextlib.suppress(ValueError, IndexError):  # "max" is not a limit
             spare.append(int(_lines(limit)[0]) - int(_lines(used)[0]))
     return max(0, min(spare, default=0))
 
@@ -154,7 +154,7 @@ def most_memory_bytes() -> int:
         root, name = ("/memory", "memory.limit_in_bytes") if is_first else ("", "memory.max")
         parts = path.strip("/").split("/")
         for depth in range(len(parts) + 1):  # a limit of any group above holds as well
-            with contextlib.suppress(ValueError, IndexError):  # "max" is no limit
+            with contextlib.suppress(ValueError, IndexError):  # "max" is not a limit
                 most.append(int(_lines("/".join([f"/sys/fs/cgroup{root}", *parts[:depth], name]))[0]))
     return min(most, default=0)
 

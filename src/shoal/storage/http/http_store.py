@@ -143,7 +143,7 @@ class HttpStore(Store):
         return self._range_of(path, answer)[0] if _has_part(answer) else self._info(path, answer)[0]
 
     def find(self, path: str) -> ObjectInfo | None:
-        """`stat`, or None if the object does not exist; a page of HTML in its place is no object.
+        """`stat`, or None if the object does not exist; a page of HTML in its place is not an object.
 
         Two requests if the Content-Type is HTML, else one.
         """

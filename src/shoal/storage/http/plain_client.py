@@ -181,7 +181,7 @@ class _Response(HTTPResponse):
                 self.read(1)
             except (OSError, HTTPException, ValueError):
                 return False
-        # The library also closes an answer that broke off; the bytes after it are no answer.
+        # The library also closes an answer that broke off; the bytes after it are not an answer.
         return self.isclosed() and (self.chunked or self.length == 0) and not self._buffered.has_left
 
 

@@ -54,7 +54,7 @@ _CODES = {
 }
 _ERRNO = {409: errno.EEXIST, 412: errno.EEXIST, 501: errno.ENOTSUP}  # of refused conditional writes
 _HEADER_ATTEMPTS = 6  # several servers may have one name, and others of them may send the header
-# Options that are no secrets, and help in a message.
+# Options that are not secrets, and help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
 _SECRET_WORDS = ("SECRET", "TOKEN", "SAS", "ACCOUNT_KEY", "PASSWORD")

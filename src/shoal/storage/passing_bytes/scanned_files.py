@@ -3,7 +3,7 @@
 Each file holds one range of a shard, appears under the name of the range when it is whole, and never changes: reading
 needs no lock and no checksum. Files are created, named and removed while the ledger is held, which counts their space
 before it is taken. Each process holds a shared lock on ``users``. A process that joins alone removes the files of
-killed processes; the last process to leave removes everything. design/cache.md says why these are no chunks.
+killed processes; the last process to leave removes everything. design/cache.md says why these are not chunks.
 """
 
 from __future__ import annotations

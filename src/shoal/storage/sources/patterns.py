@@ -152,7 +152,7 @@ def matcher(pattern: str, *, hides_underscores: bool = False) -> Callable[[str],
 
 
 def is_hidden(name: str, marks: str) -> bool:
-    """Return True if a name begins with a character of ``marks``, and is no partition ``_column=value``.
+    """Return True if a name begins with a character of ``marks``, and is not a partition ``_column=value``.
 
     >>> [is_hidden(name, "._") for name in ("_tmp", ".b", "_year=2024", "b_")]
     [True, True, False, False]

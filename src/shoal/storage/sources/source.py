@@ -42,7 +42,7 @@ class Source:
     from ``typed`` alone, so new files do not change it. ``names`` are relative to it, with "/" between parts and
     never ".."; ``paths`` are absolute. A source of kind "index" has one name, of an index file. If splits were chosen,
     ``split_names`` are the names of the files of all splits, relative to their directory. ``left_out`` counts files
-    that are no shards by suffix.
+    that are not shards by suffix.
     """
 
     kind: SourceKind

@@ -98,7 +98,7 @@ def split_specs(
     """Return the description of each split; see `shoal.Dataset.split`. ``exclude`` may describe another dataset.
 
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
-    for each run of neighbours in one split; the splits keep 24 of the 60.
+    for each run of neighbours in one split, of which 24 stay allocated.
     """
     spec.opened.one("split()")
     if spec.request is not None:
@@ -151,7 +151,7 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         return np.zeros(0, dtype=np.uint64)
     if isinstance(exclude, DatasetSpec):
         if by is not None and not isinstance(by, str):
-            msg = "by= has the groups of this dataset only, and exclude= is another one"
+            msg = "by= has the groups of this dataset only, and exclude= is another dataset"
             raise UsageError(msg, hint="exclude= takes groups, too: texts or numbers, as in by=")
         return groups_of(exclude.opened.one("split(exclude=)"), by, group).distinct(exclude.stored)
     several = isinstance(exclude, Collection) and not isinstance(exclude, str | bytes)

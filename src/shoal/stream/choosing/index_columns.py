@@ -93,7 +93,7 @@ def lengths_of_column(index: Index, name: str) -> NDArray[Any]:
 
 
 def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the sorted texts that the numbers of a column stand for; None if it is no column of texts."""
+    """Return the sorted texts that the numbers of a column stand for; None if it is not a column of texts."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     return texts.get(name)
 
@@ -210,7 +210,7 @@ def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -
     try:
         of_numbers = function(column.view(_Numbers))
     except _ComparedError as error:
-        msg = f"the function for {name!r} compares numbers with {error.text!r}, which numpy calls different from all"
+        msg = f"the function for {name!r} compares numbers with {error.text!r}, which equals no number"
         hint = "the column holds numbers"
         if words_of_column(index, name) is not None:
             hint = f"select({name}=[...]) takes names; class_names({name!r}).index({error.text!r}) is a name's number"

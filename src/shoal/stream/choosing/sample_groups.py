@@ -26,7 +26,7 @@ from shoal.order.seeds import key, keys, text_keys
 from shoal.stream.choosing.index_columns import column_of, words_of_column
 
 KEY, SHARD = "__key__", "shard"
-"""Words of ``by=`` that are no columns."""
+"""Words of ``by=`` that are not columns."""
 
 _OF_TEXTS = key(0, 0, "text group")
 _OF_NUMBERS, _OF_LARGE_NUMBERS, _OF_REAL_NUMBERS = (

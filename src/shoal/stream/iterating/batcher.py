@@ -51,7 +51,7 @@ class Batcher(ABC):
         """Return an iterator over the batches of a rank's shares; in a worker, over the steps that it sends."""
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
-        """Return the partition of an epoch among so many ranks."""
+        """Return the partition of an epoch among ``world_size`` ranks."""
         if batching is None:
             return Partition(world_size, world_size, batched=False)
         return batching.partition(world_size)

@@ -150,7 +150,7 @@ class _NearestKept:
 
 
 def _between(source: BatchContext, first: int, stop: int) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids at the positions ``[first, stop)``, backwards, and the inputs to read each with."""
+    """Yield the ids at the positions ``[first, stop)``, backwards, each with the context to read it."""
     order = source.resolved.epoch(source.position.epoch)
     for position in range(stop - 1, first - 1, -1):
         yield source, int(order.ids(position, position + 1)[0])

@@ -130,7 +130,7 @@ def gathered(shares: Shares, gathering: Gathering, *, in_runs: bool = False) -> 
 def unplanned(
     shares: Shares, reader: LocalSamples | RemoteSamples, quarantine: Quarantine | None
 ) -> Iterator[ReadSpan]:
-    """Yield span after span of samples that have a read of their own."""
+    """Yield spans of samples; each sample is read by its own request."""
     for share, steps in shares:
         to_read = to_read_of(share, quarantine)
         yield span_of(share, steps, reader.samples(share.ids[to_read].tolist(), share.chunks[to_read]), to_read)

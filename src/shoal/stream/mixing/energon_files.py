@@ -65,7 +65,7 @@ def _sources(nodes: list[Marked], split: str, share: tuple[str, str], *, is_trai
 def _source(node: Marked, split: str, key: str, *, is_training: bool) -> SourceEntry:
     keys = node.mapping("a dataset of a blend")
     if unknown := [name for name in keys if name in _NOT_HERE]:
-        msg = f"{unknown[0]!r} of Energon cannot be carried out here"
+        msg = f"shoal does not support {unknown[0]!r} of Energon"
         raise node.keys[unknown[0]].error(msg, "prepare that dataset by itself, and mix it in Python with shoal.mix()")
     if any(name in keys for name in _BLENDS):
         inner = {name: value for name, value in keys.items() if name != key}

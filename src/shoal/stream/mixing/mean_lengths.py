@@ -27,7 +27,7 @@ def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
 def positions_of_tokens(
     request: MixRequest, weights: Any, begin: int, at_tokens: int, ramp_tokens: int
 ) -> tuple[int, int]:
-    """Return the position after so many tokens, counted from ``begin``, and the ramp in positions.
+    """Return the position after this many tokens, counted from ``begin``, and the ramp in positions.
 
     Samples count with the mean length of their source. A ramp to ``weights`` has the mean of both weights. `UsageError`
     if the mixture does not know the lengths of its samples.

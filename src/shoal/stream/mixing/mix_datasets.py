@@ -93,7 +93,7 @@ def mix(
     Raises
     ------
     UsageError
-        A source is no dataset or is in batches, names do not match, or a source would repeat more than allowed; the
+        A source is not a dataset or is in batches, names do not match, or a source would repeat more than allowed; the
         message has the position.
 
     Examples

@@ -34,7 +34,7 @@ _OF_THIS_MACHINE = ("max_open_files",)
 
 
 def is_mixture_file(source: object) -> bool:
-    """Return True if a source is named like a mixture file, and is no directory."""
+    """Return True if a source is named like a mixture file, and is not a directory."""
     if not isinstance(source, str | os.PathLike):
         return False
     text = object_path(str(source))
@@ -57,7 +57,7 @@ class MixtureOpener:
     def opened(self, path: str | os.PathLike[str]) -> MixedDataset:
         """Open the mixture that a file describes.
 
-        `UsageError` if the file is no mixture file; the message names line and column. Errors of sources name a line.
+        `UsageError` if the file is not a mixture file; the message names line and column. Source errors name a line.
         """
         shown = object_path(str(path))
         key = shown if scheme_of(shown) else os.path.realpath(expand_home(shown))
@@ -147,7 +147,7 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
     spec = ds.stream.spec
     request = spec.request
     if not isinstance(request, MixRequest):
-        raise TypeError("this is no mixture")
+        raise TypeError("this is not a mixture")
     for change in entry.changes:
         with _at(change.where):
             request = request.reweighted(change.at, change.weights, change.ramp)

@@ -70,7 +70,7 @@ class FilledBatches(Batcher):
             hint = "batch(..., steps=1000) gives each rank 1000 batches a pass, and carries the rest into the next; "
             raise UsageError(msg, hint=hint + f'batch(..., steps="{APART}") for loops that let ranks end apart')
         if batching.num_steps and not in_passes:
-            msg = f"batch(steps={batching.num_steps}) is for iter(dataset) and shoal.torch.DataLoader, and not for this"
+            msg = f"batch(steps={batching.num_steps}) is only for iter(dataset) and shoal.torch.DataLoader"
             raise UsageError(msg, hint=f'batch(..., steps="{APART}"), in a loop over steps')
 
     def refuse_steps(self, verb: str) -> None:
@@ -293,7 +293,7 @@ class BatchFiller:
         return batch
 
     def _repeated(self, num_rows: int) -> list[bool]:
-        """Return the marks of repeats of a batch of so many rows, padded if it is the last one."""
+        """Return the marks of repeats of a batch of this many rows, padded if it is the last batch."""
         missing = self._size - num_rows if self._position.partition.remainder == "pad" else 0
         return [False] * num_rows + [True] * missing
 
@@ -309,7 +309,7 @@ class BatchFiller:
         self._go_to(position.num_steps)
 
     def _go_to(self, count: int) -> None:
-        """Move to the position after so many samples of the share, and count the dropped samples before it."""
+        """Move to the position after this many samples of the share, and count the dropped samples before it."""
         self._position.num_yielded = count
         while self._filtered and self._filtered[0] <= count:
             self._filtered.popleft()

@@ -189,7 +189,7 @@ class SequenceFiller(BatchFiller):
         return batch
 
     def _advance(self, num_sequences: int) -> None:
-        """Move after so many sequences, and count the documents of finished groups."""
+        """Move after this many sequences, and count the documents of finished groups."""
         position = self._position
         position.num_sequences += num_sequences
         while self._groups and position.num_sequences >= len(self._groups[0].order):

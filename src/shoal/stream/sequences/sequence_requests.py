@@ -180,7 +180,7 @@ def _column_of(verb: str, lengths: Any) -> str | None:
 
 
 def _fields_of(fields: SequenceFields, source: Source, stages: Sequence[Stage]) -> SequenceFields:
-    """Return the fields of sequences of documents that go through these stages: `with_ids` adds document ids."""
+    """Return the fields of sequences, given the stages of documents; `with_ids` adds document ids."""
     adds_ids = any(isinstance(stage, WithIds) for stage in each_stage(stages))
     if adds_ids and DOCUMENT_IDS not in fields.extras:
         fields = replace(fields, extras=(*fields.extras, DOCUMENT_IDS))

@@ -81,7 +81,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     ----------
     certificates
         `Dataset.certificate` of all ranks, in any order; for a resumed run, also the certificates saved with its
-        states. Only one rank's, if ranks get the same samples (``partition(replicate=k)``).
+        states. If ranks get the same samples (``partition(replicate=k)``), only one of their certificates.
 
     Returns
     -------

@@ -72,11 +72,11 @@ class Position:
         self.num_yielded, self.num_sequences, self.received = place
 
     def end_at(self, num_samples: int) -> None:
-        """Note that the epoch has so many samples."""
+        """Record the number of samples in the epoch."""
         self.num_samples, self.knows_end = num_samples, True
 
     def reach(self, num_samples: int, *, is_all: bool) -> int:
-        """Note that so many samples of the epoch can be read now, and return the number of steps in them."""
+        """Record the number of samples of the epoch that can be read now, and return their number of steps."""
         if self.knows_end:
             return self.num_steps
         num_steps = (num_samples - self.start) // self.partition.global_batch
@@ -102,7 +102,7 @@ class Position:
     def is_repeated_by(self, later: Position) -> bool:
         """Return True if another pass begins where this one began, and this one was left before its end.
 
-        A look at the first batch, or at single samples, is no pass.
+        A look at the first batch, or at single samples, is not a pass.
         """
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         was_left = self.partition.batched and size < self.num_yielded < self.num_steps

@@ -146,7 +146,7 @@ class Batching:
         return batching
 
     def partition(self, world_size: int) -> Partition:
-        """Return the partition of an epoch among so many ranks."""
+        """Return the partition of an epoch among ``world_size`` ranks."""
         size = self.size if self.is_global else self.size * world_size
         return Partition(size, world_size, self.remainder, balance=self.balance)
 

@@ -164,7 +164,8 @@ class LengthVerbs(DatasetRun):
             Batches in a row that hold documents of neighbouring lengths: the number of ranks or a multiple of it, so
             that they wait little for each other. It is part of the order, and stays the same when the ranks change.
         block
-            Documents that are sorted together: of each canonical node, the documents in so many positions of the order.
+            Documents that are sorted together: of each canonical node, the documents in this many positions of the
+            order.
 
         Raises
         ------

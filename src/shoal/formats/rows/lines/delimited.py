@@ -115,7 +115,7 @@ class Delimited(Format):
         if is_all:
             return None
         msg = f"the first {_NAMES_LIMIT_BYTES} bytes hold no whole record that could name the columns"
-        hint = "this is no delimited file; or, if it has no names, give Delimited(columns=[...]) as format="
+        hint = "this is not a delimited file; or, if it has no names, give Delimited(columns=[...]) as format="
         raise ShardError(msg, shard=shard, byte=begin, hint=hint)
 
     def _names_in(self, record: bytes, byte: int, shard: str) -> list[str]:
@@ -198,7 +198,7 @@ def _not_utf_8(record: bytes) -> tuple[str, int]:
         record.decode("utf-8")
     except UnicodeDecodeError as error:
         return str(error), error.start
-    return "a field of it is no UTF-8", 0
+    return "a field of it is not UTF-8", 0
 
 
 class _WithoutFirst:

@@ -2,7 +2,7 @@
 
 An element ends at the comma behind it, and the next one begins with that comma: so the samples of a shard follow each
 other without gaps. The scan looks at quotes, backslashes, brackets and commas only; reading a sample reports an element
-that is no JSON.
+that is not JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ElementScan:
     """A walk through the elements of an array, window after window, from ``position`` of the shard on.
 
     Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array, -1 before it is
-    known; ``more`` is the first byte behind the array that is no white space.
+    known; ``more`` is the first byte behind the array that is not white space.
     """
 
     def __init__(self, shard: str, limit_bytes: int, *, position: int = 0, depth: int = 0) -> None:
@@ -76,7 +76,7 @@ class ElementScan:
             msg = "the JSON array that begins here never ends"
             raise ShardError(msg, shard=self._shard, byte=self._first, hint="the shard is cut short: fetch it again")
         if self.more is not None:
-            msg = "something follows here behind a JSON array"
+            msg = "other bytes follow the JSON array here"
             raise ShardError(msg, shard=self._shard, byte=self.more, hint=_ONE_VALUE)
 
     def _ends_in(self, data: NDArray[np.uint8]) -> tuple[int, int, NDArray[np.int64]]:

@@ -131,7 +131,7 @@ class LineScan:
         self._position = self._line_start = self._start = byte
 
     def about(self) -> About:
-        """Return the findings besides the samples."""
+        """Return the number of blank lines, as notes of the scan."""
         return About(notes={"blank_lines": self.num_blank} if self.num_blank else {})
 
     def add(

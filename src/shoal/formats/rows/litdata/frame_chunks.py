@@ -101,7 +101,7 @@ def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeR
 def inflated(data: bytes) -> bytearray:
     """Decompress an item that is a frame of its own.
 
-    Raises `BadRecordError` if it is no frame, or holds more than 1 GiB.
+    Raises `BadRecordError` if it is not a frame, or holds more than 1 GiB.
     """
     try:
         return decompress("zst", data, limit_bytes=_ITEM_LIMIT_BYTES)
@@ -154,7 +154,7 @@ def _check(
     )
     if not items_fit or not frames_fit:
         what = "frames" if items_fit else "items"
-        msg = f"the table of this chunk has {what} that do not follow each other to its end at byte {num_bytes}"
+        msg = f"the {what} in the table of this chunk have gaps, or do not end with the chunk at byte {num_bytes}"
         raise ShardError(msg, shard=shard, byte=_PREFIX_BYTES, hint="the chunk is cut short or damaged: copy it again")
 
 

@@ -92,13 +92,13 @@ class LitData(Format):
         least_bytes = 4 * len(self.leaves)
         try:
             starts = read_offsets(read, num_bytes, shard=shard, least_bytes=least_bytes, hint=NO_CHUNK)
-        except ShardError:  # in chunks with rows the offsets are no borders of items
+        except ShardError:  # in chunks with rows the offsets are not borders of items
             rows = _scan_rows(read, num_bytes, shard=shard)
             if rows is None:
                 raise
             return rows
         if starts[0] != table_bytes(len(starts) - 1):
-            msg = f"by its offsets the first item begins at byte {starts[0]}, but the table of offsets ends elsewhere"
+            msg = f"the offsets put the first item at byte {starts[0]}, but the table of offsets does not end there"
             raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
         return ShardScan(starts, offset_crcs(starts))
 

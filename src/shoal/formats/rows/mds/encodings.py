@@ -1,4 +1,4 @@
-"""The encodings of MDS columns: between values and bytes, as MosaicML Streaming does it.
+"""Conversion between values and bytes in MDS columns, as in MosaicML Streaming.
 
 All integers are little-endian. Pickles are code, and are refused unless requested by name.
 """
@@ -69,7 +69,7 @@ def is_list(encoding: str) -> bool:
 
 
 def files_of(encoding: str) -> Decode | None:
-    """Return a converter from a value's bytes to image files, as bytes: a PNG for pixels; None if values are no images.
+    """Return a converter from a value's bytes to image files, as bytes (PNG for pixels); None if values are not images.
 
     >>> files_of("list[jpeg]")(bytes(4) + bytes([1, 0, 0, 0, 4, 0, 0, 0]) + b"JPEG"), files_of("str")
     ([b'JPEG'], None)

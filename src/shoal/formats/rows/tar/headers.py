@@ -145,7 +145,7 @@ class HeaderWalk:
         """Find the members whose headers lie in ``buffer``, which begins at ``position`` of the shard.
 
         O(headers in the buffer). All their checksums are verified. Raises `ShardError` with the byte where the chain
-        breaks: at a bad checksum, a size that is no number or leads beyond the end of the shard, extended headers
+        breaks: at a bad checksum, a size that is not a number or leads beyond the end of the shard, extended headers
         beyond 16 MiB, or a sparse member.
         """
         chain = _Chain(buffer, self.position)
@@ -267,7 +267,7 @@ class HeaderWalk:
             chain.extended.append(position)
             kind, size = header[156], read_number(header[124:136])
             if size is None or size < 0:
-                msg = f"the size field of this tar header holds {header[124:136]!r}, which is no size"
+                msg = f"the size field of this tar header holds {header[124:136]!r}, which is not a size"
                 hint = "the shard is damaged: fetch or write it again"
                 raise ShardError(msg, shard=self.shard, byte=byte, hint=hint)
             if kind not in _EXTENDED_KINDS:
@@ -339,7 +339,7 @@ class HeaderWalk:
 
     def _decimal(self, value: bytes, byte: int) -> int:
         if not (value.isdigit() and len(value) <= 20):
-            msg = f"a PAX header gives the size {value[:40]!r}, which is no size"
+            msg = f"a PAX header gives the size {value[:40]!r}, which is not a size"
             raise ShardError(msg, shard=self.shard, byte=byte, hint=_WRITE_AGAIN)
         return int(value)
 
@@ -369,7 +369,7 @@ class HeaderWalk:
         return ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT if self._is_whole else OTHER_FILE)
 
     def _sparse(self, byte: int) -> ShardError:
-        msg = "this member is a GNU sparse file: the archive keeps only the parts that are no zeros"
+        msg = "this member is a GNU sparse file: the archive keeps only the parts that are not zeros"
         hint = "write the shard again without tar's --sparse (-S): tar -xf SHARD, and tar -cf SHARD of the files"
         return ShardError(msg, shard=self.shard, byte=byte, hint=hint)
 

@@ -1,7 +1,7 @@
 """Grouping of tar members into samples by their names: the rule of WebDataset 1.0.2, except for files of macOS.
 
 A name is split at the first dot of its last path component: the part before is the key, the part after the suffix
-(lower-cased). Consecutive members with the same key form one sample. Members that are no regular files, have no such
+(lower-cased). Consecutive members with the same key form one sample. Members that are not regular files, have no such
 dot in their names or are named ``__name__`` at the top belong to no sample, and do not end one. Nor do the files that
 macOS leaves beside others: to WebDataset ``train/._0.jpg`` is a sample that splits ``train/0.jpg`` from
 ``train/0.cls``.

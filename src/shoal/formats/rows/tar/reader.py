@@ -69,7 +69,7 @@ class Tar(Format):
         """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
 
         ``notes`` count ``directories``, ``links``, ``devices``, ``other_members``, ``meta_members`` and
-        ``members_without_extension``, which are no samples to WebDataset; ``macos_members`` (``._NAME``);
+        ``members_without_extension``, which are not samples to WebDataset; ``macos_members`` (``._NAME``);
         ``trailing_bytes`` after the end of the archive (tar ignores them; two archives joined by ``cat`` look like
         this); ``missing_end_blocks``.
 
@@ -168,7 +168,7 @@ class Tar(Format):
     def parse(self, buffer: Buffer, span: Span) -> TarRecords:
         """Open the bytes of consecutive samples; O(1) if the index has their borders.
 
-        Raises `ShardError` if ``sample_starts`` do not lie in the buffer; or, without them, if the bytes are no chain
+        Raises `ShardError` if ``sample_starts`` lie outside the buffer; or, without them, if the bytes are not a chain
         of members with that many samples.
         """
         return TarRecords(buffer, span)
@@ -325,7 +325,7 @@ def _in_force(head: Mapping[str, Any], first_byte: int, shard: str) -> PaxGlobal
                 name = None if path is None else str(path).encode("utf-8", "surrogateescape")
                 in_force = PaxGlobals(name, None if size is None else int(size))
     except (TypeError, ValueError):
-        msg = "what the index keeps of the head of this shard cannot be read"
+        msg = "the head of this shard in the index cannot be read"
         raise ShardError(msg, shard=shard, hint="the index is damaged: index the shard again") from None
     return in_force
 

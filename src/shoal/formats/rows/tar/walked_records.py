@@ -29,7 +29,7 @@ class WalkedRecords:
         self._shard, self._by_borders = shard, by_borders
         self._values = members.buffer if values is None else values
         self._copies = values is None and not isinstance(members.buffer, bytes)
-        # Members that are no regular files lose their names here, and so belong to no sample.
+        # Members that are not regular files lose their names here, and so belong to no sample.
         for member in np.flatnonzero(~IS_REGULAR[members.kinds]).tolist():
             self._names[member] = ""
         payloads = members.headers + BLOCK_BYTES

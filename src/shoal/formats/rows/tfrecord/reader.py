@@ -84,7 +84,7 @@ class TFRecord(Format):
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is requested.
 
-        Raises `ShardError` if the bytes are no chain of that many records.
+        Raises `ShardError` if the bytes are not a chain of that many records.
         """
         starts = borders_in(buffer, span, partial(_walk, buffer, span), what="records")
         examples = self.examples and span.head.get("records") == "examples"
@@ -185,7 +185,7 @@ def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
 
 
 def _is_huge_example(content: Content, begin: int, end: int) -> bool:
-    """Return True if the fields of an example fill these bytes, by their ends, without holding the record whole."""
+    """Return True if the fields of an example fill these bytes; reads only the field heads, not the whole record."""
     at: int | None = begin
     while at is not None and at < end:
         at = field_end(bytes(content.read(at, min(at + FIELD_HEAD_BYTES, end))), at)

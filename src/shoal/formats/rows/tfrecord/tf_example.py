@@ -186,12 +186,12 @@ def _floats(data: bytes, lists: list[_Bounds]) -> NDArray[np.float32]:
 
 
 def _float_array(data: bytes) -> NDArray[np.float32]:
-    """Return an array of its own of packed numbers."""
+    """Copy packed numbers into an array."""
     return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
 
 def _integer_array(data: bytes) -> NDArray[np.int64]:
-    """Return an array of its own of integers as this machine stores them."""
+    """Copy integers in the byte order of this machine into an array."""
     return np.frombuffer(data, dtype=np.int64).copy()
 
 
