@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import sys
 from typing import Any
 
@@ -81,6 +82,9 @@ def main() -> None:
         for name in ("python", "numpy", "arrow", None) if start == "here" else ("torch",):
             batched = ds.batch(4) if name is None else ds.format(name).batch(4)
             found[shard][str(name)] = [shown(batch) for batch in loaded(batched, start)]
+        if start == "here":
+            with multiprocessing.get_context("fork").Pool(1) as child:
+                found[shard]["child"] = shown(child.apply(list, (ds.format("numpy").batch(4),)))
     assert {"ray", "datasets"} & set(sys.modules) == {registered.partition(".")[0]} - {"plain", "registered"}
     print(json.dumps(found, default=repr))
 

@@ -13,13 +13,22 @@ from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Span
 from shoal.testing.known_shards import measured
 
+SOME_CASES = [
+    "jsonl.gz of large lines",
+    "csv.gz of a quote that never closes",
+    "tfrecord.gz of one record",
+    "tar.gz of one member",
+    "tar.gz that is cut short",
+]
 
-def test_scans_take_64_mib_of_whatever_is_inside() -> None:
+
+@pytest.mark.parametrize("cases", [SOME_CASES, pytest.param([], marks=pytest.mark.drill)], ids=["some", "all"])
+def test_scans_take_64_mib_of_whatever_is_inside(cases: list[str]) -> None:
     for library in ("brotli", "zstandard", "google_crc32c"):
         pytest.importorskip(library)
     if not Path("/proc/self/statm").exists():
         pytest.skip("the address space is counted as Linux does it")
-    command = [sys.executable, "-m", "tests.formats.bounded_scans"]
+    command = [sys.executable, "-m", "tests.formats.bounded_scans", *cases]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 

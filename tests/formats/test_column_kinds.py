@@ -45,7 +45,7 @@ def filled(value: Any, like: Any) -> Any:
     return value
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(rows=ROWS, cut=st.integers(0, 12), apart=st.booleans())
 def test_all_rows_go_into_the_columns_that_were_found(rows: list[dict[str, Any]], cut: int, apart: bool) -> None:
     if apart:  # by two processes

@@ -90,7 +90,7 @@ def test_any_samples_in_any_frames(kind: str, codec: str) -> None:
     name = f"{kind}.{codec}"
     seen = []
 
-    @settings(max_examples=5 if codec == "xz" else 15)
+    @settings(max_examples=5 if codec == "xz" else 10)
     @example(sizes=[50] * 60, frames=[70], choice=random.Random(1))
     @given(
         sizes=st.lists(st.integers(1, 60) | st.integers(1, 900), min_size=1, max_size=40),
@@ -224,7 +224,7 @@ def head_with(head: Any, table: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["jsonl", "tar"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     row=st.integers(0, 4),
     column=st.integers(0, 100),

@@ -113,6 +113,7 @@ def test_a_tensor_has_one_shape_in_every_format_whatever_is_registered(tmp_path:
         assert (dtype, shape, values) == ("float32", [2, 3], number)
         for name in ("turned", "ray", "hf"):
             assert shard["sample"][name] == shard["sample"]["arrow"]
+        assert shard["child"] == shard["numpy"]
         for output in ("numpy", "None"):
             for batch, first in zip(shard[output], (0, 4), strict=True):
                 for name in ("arrow", "turned", "ray", "hf"):
@@ -136,6 +137,7 @@ def test_a_tensor_has_one_shape_in_every_format_whatever_is_registered(tmp_path:
     assert run("registered", "here", *paths) == plain
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_give_the_same_tensors(tmp_path: Path, start: str) -> None:

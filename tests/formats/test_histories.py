@@ -130,7 +130,7 @@ def tar_of(members: Iterable[tuple[str, bytes, float]]) -> bytes:
 
 
 @EACH_TWIN
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(history=st.integers(0, 1 << 32).map(tar_history))
 def test_members_of_a_tar(twin: str, history: list[bytes]) -> None:
     with fresh_process(twin):

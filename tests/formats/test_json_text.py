@@ -27,14 +27,14 @@ def outcome(parse: Callable[[bytes], Any], data: bytes) -> tuple[str, str]:
         return type(error).__name__, str(error)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(value=_VALUES, escapes=st.booleans(), indent=st.sampled_from([None, 1]))
 def test_values_are_those_of_python(value: Any, *, escapes: bool, indent: int | None) -> None:
     data = json.dumps(value, ensure_ascii=escapes, indent=indent).encode("utf-8", "surrogatepass")
     assert outcome(parse_json, data) == outcome(json.loads, data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(value=_VALUES, data=st.data())
 def test_damaged_texts_are_those_of_python(value: Any, data: st.DataObject) -> None:
     text = bytearray(json.dumps(value).encode())

@@ -142,7 +142,7 @@ def arrow_of(table: Any, rows: int, compression: str | None = None) -> bytes:
 
 
 @given(rows=st.lists(VALUES, min_size=1, max_size=30), group=st.integers(1, 30), part=st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_tables(rows: list[dict[str, Any]], group: int, part: int) -> None:
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     with pytest.MonkeyPatch.context() as patch:
