@@ -106,7 +106,7 @@ class BrokenRecords:
 MISTAKES = {
     "a sample is lost": "finds 3 samples, and 4 are there",
     "crcs of another type": "layout_crcs are uint32",
-    "a head that is no JSON": "is no JSON",
+    "a head that is no JSON": "is not JSON",
     "a head that JSON changes": "after JSON",
     "reads beyond the end": r"bytes \[0, 21\) are asked for, and the shard has 20",
     "takes much memory": "are allowed",

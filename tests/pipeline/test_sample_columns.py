@@ -291,7 +291,7 @@ def test_numerals_among_the_texts_of_tar_members_are_texts(tmp_path: Path) -> No
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "x.tar", [{"__key__": b"1", "jpg": b"\xff\xfe"}])
-    with pytest.raises(UsageError, match="has bytes that are no text") as caught:
+    with pytest.raises(UsageError, match="has bytes that are not text") as caught:
         added(tmp_path, "jpg")
     assert "jpg:len" in caught.value.hint
 
