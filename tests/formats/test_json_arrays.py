@@ -96,10 +96,10 @@ def test_the_only_line_of_a_shard_named_for_its_lines_is_a_sample(shard: str) ->
     [
         (b'[{"a": 1}, {"a": 2}', 0, "never ends"),
         (b'[\n{"a": 1},\n{"a": "]', 0, "never ends"),
-        (b'[\n{"a": 1}\n]\n[{"a": 2}]', 13, "something follows"),
-        (b'[{"a": 1}, {"a": 2}]\n[{"a": 3}]\n', 21, "something follows"),
-        (b'[{"a": 1}]\n{"a": 2}\n', 11, "something follows"),
-        (b'[{"a": 1}] [{"a": 2}]', 11, "something follows"),
+        (b'[\n{"a": 1}\n]\n[{"a": 2}]', 13, "other bytes follow"),
+        (b'[{"a": 1}, {"a": 2}]\n[{"a": 3}]\n', 21, "other bytes follow"),
+        (b'[{"a": 1}]\n{"a": 2}\n', 11, "other bytes follow"),
+        (b'[{"a": 1}] [{"a": 2}]', 11, "other bytes follow"),
         (b'{\n"a": 1\n}', 0, "one JSON object over several lines"),
     ],
 )

@@ -308,7 +308,7 @@ ODD: Any = 3  # what callers may pass all the same
     [
         (lambda: shoal.from_iterable(ODD), "takes an iterable"),
         (lambda: shoal.from_iterable("data/*.tar"), "shoal.open"),
-        (lambda: shoal.from_iterable(iter(range(3)), replay=True), "cannot"),
+        (lambda: shoal.from_iterable(iter(range(3)), replay=True), "needs a source that can restart"),
         (lambda: shoal.from_callable(ODD), "takes a function"),
         (lambda: shoal.from_callable(list, poll_seconds=-1), "poll_seconds"),
         (lambda: shoal.from_callable(list, stop=ODD), "stop is a function"),
@@ -317,7 +317,7 @@ ODD: Any = 3  # what callers may pass all the same
         (lambda: shoal.from_iterable([]).batch(0), "at least one"),
         (lambda: shoal.from_iterable([]).batch(2, remainder="pad"), "remainder"),
         (lambda: shoal.from_iterable([]).decode("hf"), "features"),
-        (lambda: next(iter(shoal.from_iterable(lambda: ODD))), "no iterable"),
+        (lambda: next(iter(shoal.from_iterable(lambda: ODD))), "not an iterable"),
     ],
 )
 def test_what_cannot_be_done_is_refused(call: Callable[[], object], text: str) -> None:

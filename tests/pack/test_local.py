@@ -462,7 +462,7 @@ def test_what_a_format_cannot_hold_is_listed_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the only input was left out, 'bad' since bad: byte 0 of the file"):
         packed(tmp_path / "alone", tmp_path / "none", format="jsonl", on_error="skip")
     assert list((tmp_path / "none").iterdir()) == []
-    with pytest.raises(UsageError, match="byte 0 of the file is no UTF-8 text"):
+    with pytest.raises(UsageError, match="byte 0 of the file is not UTF-8"):
         packed(tmp_path / "in", tmp_path / "out", format="jsonl")
     summary = packed(tmp_path / "in", tmp_path / "skipped", format="jsonl", on_error="skip")
     assert [name for name, _ in summary.skipped] == ["dog/bad"]

@@ -51,7 +51,7 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read.*missing\.json"):
         tokenize_with(tmp_path / "missing.json")
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(UsageError, match="is no tokenizer"):
+    with pytest.raises(UsageError, match="is not a tokenizer"):
         tokenize_with(tmp_path / "other.json")
     stage = tokenize_with(path, field="txt")
     with pytest.raises(UsageError, match=r"needs the field 'txt'; this sample has 'text'"):

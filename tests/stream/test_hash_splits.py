@@ -426,7 +426,11 @@ def test_a_number_without_a_text_is_a_group_of_its_own() -> None:
         (lambda ds: ds.split({"a": 1}, by=[1, 2]), "for each of 30 samples by id; got int64 of shape", ""),
         (lambda ds: ds.split({"a": 1}, by=["x"] * 29), "for each of 30 samples", ""),
         (lambda ds: ds.split({"a": 1}, by=np.zeros((30, 2))), "for each of 30 samples", ""),
-        (lambda ds: ds.split({"a": 1}, by=np.arange(30), exclude=ds), "exclude= is another dataset", "texts or numbers"),
+        (
+            lambda ds: ds.split({"a": 1}, by=np.arange(30), exclude=ds),
+            "exclude= is another dataset",
+            "texts or numbers",
+        ),
         (lambda ds: ds.split({}), "a fraction for each split by name", '"train"'),
         (lambda ds: ds.split([0.5, 0.5]), "a fraction for each split by name", '"train"'),
         (lambda ds: ds.split({1: 0.5}), "a fraction for each split by name", '"train"'),
