@@ -372,7 +372,7 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
     save_index(index, directory / "shoal.index", store=LocalStore())
     for on_error in ("raise", "skip"):
         ds = shoal.open(directory).shuffle("none", chunk="1MiB").reading(on_error=on_error)
-        with pytest.raises(IndexFileError, match=r"a\.tar, byte \d+: (by )?the index .* .*020") as caught:
+        with pytest.raises(IndexFileError, match=r"a\.tar, byte \d+: the index .*020") as caught:
             list(ds)
         assert ".idx" in caught.value.hint
     if kind == "joined":
