@@ -376,7 +376,7 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
             list(ds)
         assert ".idx" in caught.value.hint
     if kind == "joined":
-        with pytest.raises(IndexFileError, match="belongs to the sample '020'"):
+        with pytest.raises(IndexFileError, match="into the sample '020'"):
             shoal.open(directory)[20]
     # The shard is as it was when it was indexed, so it is the index that is wrong; without the other one it is mended.
     report = verify(open_to_verify(directory))
