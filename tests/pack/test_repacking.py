@@ -481,7 +481,7 @@ def test_all_shards_of_mds_have_the_columns_of_the_first_sample(tmp_path: Path) 
 
 def test_formats_that_are_only_read_say_what_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("number\n1\n2\n")
-    with pytest.raises(UsageError, match=r"shards of csv are read, and not written"):
+    with pytest.raises(UsageError, match=r"shoal reads shards of csv, but cannot write them"):
         repack(tmp_path / "a.csv", tmp_path / "b")
     assert not (tmp_path / "b").exists()
 

@@ -63,7 +63,7 @@ SMALL_REMOTE_BYTES = 16 << 20
 MANY_SHARDS, SMALL_SHARD_BYTES = 1000, 256 << 10
 # Shards whose scans are held together, to become a part of the index.
 PART_SHARDS = 1024
-# An index of more samples leaves out their sizes, which take 4 bytes per sample.
+# An index of this many samples or more leaves out their sizes, which take 4 bytes per sample.
 MANY_SAMPLES = 10**8
 
 _LEAST_POINTER_BYTES = 64

@@ -45,8 +45,7 @@ class EndlessSource(Protocol):
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the coordinate of each sample, from its number and chunk; ranks divide a batch along this axis.
 
-        Coordinates are below 2^32. Samples of a chunk are neighbours; the chunks of a window spread over the whole
-        axis.
+        Coordinates are below 2^32. Samples of a chunk are neighbours; chunks that mix spread over the whole axis.
         """
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:

@@ -98,7 +98,7 @@ def split_specs(
     """Return the description of each split; see `shoal.Dataset.split`. ``exclude`` may describe another dataset.
 
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
-    for each run of neighbours in one split, of which 24 stay allocated.
+    for each run of neighbours in one split, of which the splits keep 24.
     """
     spec.opened.one("split()")
     if spec.request is not None:
