@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import StorageError
@@ -59,6 +59,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["note", "fill", "
 
 
 @settings(max_examples=40)
+@example(
+    steps=[(0, "note", [0, 100]), (1, "note", [101, 300]), (2, "read", [50, 200]), (2, "read in place", [50, 200])]
+)
 @given(steps=STEPS)
 def test_reads_are_right_and_fetch_only_what_lies_between_noted_bytes(steps: list[tuple[int, str, list[int]]]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
