@@ -250,7 +250,7 @@ def test_many_row_groups_and_large_ones() -> None:
         assert 30 < len(written.scan.layout_crcs) < 100
 
 
-@pytest.mark.parametrize("name", ["arrow", "parquet"])
+@pytest.mark.parametrize("name", ["arrow", pytest.param("parquet", marks=pytest.mark.drill)])
 def test_very_many_columns(name: str) -> None:
     """The schema and the head of each batch are larger than the bytes that are kept of other spans."""
     samples: list[Sample] = [{f"column {number:05d}": number + row for number in range(3000)} for row in range(3)]
