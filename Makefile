@@ -12,7 +12,7 @@ PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tes
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drills mutate soak check quick fuzz bench bench-peers compat compat-versions compat-peers integration clean
+.PHONY: help demo test drills mutate soak check quick fuzz bench bench-peers compat golden compat-versions compat-peers integration clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,9 +81,11 @@ STREAMS = 2000 # configurations for each release of datasets
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and what other packages wrote and read
 	$(MAKE) --no-print-directory -j 2 compat-versions compat-peers
 
-compat-versions: .venv/stamp
-	$(BIN)/python tests/compat/run.py
+compat-versions: golden
 	$(BIN)/python tests/compat/packages.py
+
+golden: .venv/stamp ## the golden digests of orders and splits on every Python and numpy at hand
+	$(BIN)/python tests/compat/run.py
 
 compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/peers/run.py
