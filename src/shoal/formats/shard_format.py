@@ -226,7 +226,7 @@ class Format(ABC):
 
     def scan_sidecar(self, sidecar: ReadBytes, sidecar_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the samples of a shard of ``num_bytes`` bytes by the file beside it; raises as `scan` does."""
-        raise NotImplementedError
+        raise NotImplementedError  # nobody calls it: has_sidecar is False here
 
     can_start_midway: bool = False
     """A scan may begin at any record, and `likely_start` finds one: so remote scans read ahead from several places."""
@@ -237,7 +237,7 @@ class Format(ABC):
         ``buffer`` begins at ``first_byte`` of the shard. A record that its end cuts off need not be found. A wrong
         answer costs time and changes no scan.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # nobody calls it: can_start_midway is False here
 
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:  # noqa: ARG002
         """Return the fields that all samples of a shard have, by its head, which may be empty; None if not known.
@@ -311,11 +311,11 @@ class Format(ABC):
 
         Raises as `parse` of its bytes does.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # nobody calls it: spilled_as is empty here
 
     def parse_part(self, data: bytes, span: Span) -> Records:
         """Open one part; ``span`` has its offset in the whole, its samples and the ``head`` of `Spilled`."""
-        raise NotImplementedError
+        raise NotImplementedError  # nobody calls it: spilled_as is empty here
 
 
 _MEMBERS = ("name", "suffixes", *(member for member in vars(Format) if not member.startswith("_")))
