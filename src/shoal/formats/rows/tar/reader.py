@@ -229,7 +229,7 @@ class TarRecords:
             raise self._wrong_borders()
         elif has_unverified_borders(head) and (cut := cut_sample(buffer, starts)) is not None:
             number, key = cut
-            what = f"by the index a sample begins here, and it has the key of the one before, {key!r}"
+            what = f"the index begins a sample here, and the sample before has the same key, {key!r}"
             raise wrong_border(what, shard=shard, byte=first_byte + starts[number])
 
     def __len__(self) -> int:
