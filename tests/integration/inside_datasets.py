@@ -314,7 +314,7 @@ def test_settings_that_change_rows_are_refused(files: dict[str, str]) -> None:
     some = datasets.load_dataset(
         "parquet", data_files=files["parquet"], split="train", streaming=True, filters=[("id", ">", 5)]
     )
-    with pytest.raises(UsageError, match="filters= changes what is in the files"):
+    with pytest.raises(UsageError, match="filters= changes the contents of the files"):
         from_hf(some)
     fewer = datasets.load_dataset("parquet", data_files=files["parquet"], split="train", streaming=True, columns=["id"])
     assert rows_of(plain(from_hf(fewer))) == rows_of(fewer)

@@ -24,10 +24,10 @@ def resolved(total_bytes: int, *, extent_bytes: int = 64 * KIB, num_shards: int 
     [
         (None, 16, 512, 32),  # 512 MiB in chunks of 1 MiB
         ("512MiB", 16, 512, 32),
-        ("16MiB", 1, 256, 16),  # a 512th is 32 KiB: a chunk is at least an extent
+        ("16MiB", 1, 256, 16),  # a 1024th is 32 KiB: a chunk is at least an extent
         ("1GiB", 32, 512, 32),
         ("4GiB", 128, 512, 32),
-        ("16GiB", 128, 2048, 64),  # a 512th is 32 MiB: a chunk is at most 8 MiB
+        ("16GiB", 128, 2048, 64),  # a 1024th is 32 MiB: a chunk is at most 8 MiB
         (128 * KIB, 1, 2, 1),
         ("2MiB", 1, 32, 2),
     ],

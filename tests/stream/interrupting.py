@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import contextlib
 import gc
 import random
@@ -20,11 +21,12 @@ from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
 
 _PACKAGE = str(Path(shoal.__file__).parent)
+_FINALIZERS = (weakref.__file__, _weakrefset.__file__)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
-        if frame.f_code.co_filename == weakref.__file__:  # a finalizer: Python drops what is raised in it
+        if frame.f_code.co_filename in _FINALIZERS:  # Python drops an exception of a finalizer
             signal.setitimer(signal.ITIMER_REAL, 0.0005)
             return
         frame = frame.f_back

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = 'an order, such as "py1e(shuffle_block_size=262144)"; may be repeated; needs --num-samples and --shards'
     group.add_argument("--like", metavar="ORDER", action="append", default=[], help=text)
     group.add_argument("--shards", type=at_least_one, metavar="S", help="shards of the dataset, of equal size")
-    text = "samples of a chunk of the window (default: a 512th of the window, or 16)"
+    text = "samples of a chunk of the window (default: a 1024th of the window, or 16)"
     group.add_argument("--chunk-samples", type=at_least_one, metavar="M", help=text)
     add_page_arguments(parser)
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a finding is likely to matter")
@@ -216,6 +216,8 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         "rank_correlation": result.rank_correlation,
         "moved by (1 %, half, 99 %)": ", ".join(f"{share:+.1%}" for share in result.displacement),
     }
+    if result.vr:
+        facts["VR of four successive batches"] = f"{result.near_vr:.2f} (the loss follows this one)"
     if not math.isnan(result.start_vr):
         facts["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
     output.emit(facts)

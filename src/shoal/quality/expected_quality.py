@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal.figures import counted
+from shoal.quality.curves import near_variance_ratio
 
 _MOST_VARIANCE_RATIO = 2.0
 
@@ -138,10 +139,16 @@ class ShuffleQuality:
     perfect_shards: float
     first_epoch: GrowingQuality | None = None
 
+    @property
+    def near_vr(self) -> float:
+        """VR of the mean of four successive batches, which the loss of a model follows (bench/mixing_law.py)."""
+        return near_variance_ratio(self.vr, self.batch)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the quality as JSON types."""
         first_epoch = None if self.first_epoch is None else self.first_epoch.to_dict()
-        return {**{name: getattr(self, name) for name in self.__slots__}, "first_epoch": first_epoch}
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "near_vr": self.near_vr, "first_epoch": first_epoch}
 
     def __str__(self) -> str:
         """Return a readable summary of a few lines."""
@@ -158,6 +165,7 @@ class ShuffleQuality:
                 self.order,
                 f"key: {self.key}, rho = {self.rho:.3g} inside chunks",
                 f"{here}, as batches of {self.effective_batch:,.0f} would",
+                f"means of four successive batches: {_ratio(self.near_vr)} times (the loss follows this one)",
                 f"chunks in a batch: {chunks}; shards: {shards}",
                 f"VR by batch size, {how}: {curve}",
                 *filter(None, first),

@@ -67,7 +67,7 @@ class Dataset(StageVerbs):
         window
             Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
         chunk
-            Bytes that are read and moved as one; default a 512th of the window, from one extent of the index to 8 MiB.
+            Bytes that are read and moved as one; default a 1024th of the window, from one extent of the index to 8 MiB.
         num_canonical_nodes
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.

@@ -14,6 +14,7 @@ from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.requested_plan import requested_plan, sequence_text, what_if
 from shoal.figures import counted
+from shoal.quality.curves import NEAR_BATCHES, near_variance_ratio
 from shoal.storage.sources.source import printed
 from shoal.tools.planning.sizing import Cluster
 from shoal.tools.reports.plan_page import plan_page, plan_picture
@@ -119,6 +120,9 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     samples = "documents" if "sequences" in record else "samples"
     for size, ratio in record["vr"].items():
         output.say(f"batches of {size:,} {samples}: VR {ratio:.2f} (1 is a perfect shuffle)")
+    if record["vr"]:
+        near = near_variance_ratio(record["vr"], next(iter(record["vr"])))
+        output.say(f"means of {NEAR_BATCHES} successive batches: VR {near:.2f} (the loss follows this one)")
     output.say()
     if "open_call" in record:
         output.say(f"ds = {record['open_call']}")
@@ -208,12 +212,13 @@ _MEMORY_PARTS = {  # title, and the change that makes the part smaller
 
 
 def _lead(record: dict[str, Any], cluster: Cluster) -> str:
-    ratio = next(iter(record["vr"].values()))
-    mixed = "no more than" if ratio < 1.1 else f"{ratio:.1f} times as much as"
+    near = near_variance_ratio(record["vr"], next(iter(record["vr"])))
+    mixed = "no more than" if near < 1.1 else f"{near:.1f} times as much as"
     memory = output.format_value("node_memory_bytes", record["node_memory_bytes"])
     waits = record["waiting_share"]
     steps = "Steps do not wait for data" if waits < 0.005 else f"Steps wait for data {waits:.0%} of the time"
-    return f"Global batches vary {mixed} in a perfect shuffle, with {memory} on each node" + (
+    vary = f"Means of {NEAR_BATCHES} successive global batches vary {mixed} in a perfect shuffle"
+    return f"{vary}, with {memory} on each node" + (
         f". {steps}." if cluster.step_seconds else ". No step time was given: reading alone limits the epoch."
     )
 

@@ -25,6 +25,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import WithoutGaps
 from shoal.order.sequences.groupings import STRATEGIES, Packing
 from shoal.order.sequences.packed_order import PackedOrder
+from shoal.quality.curves import near_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
 from shoal.tools.planning.sizing import Cluster
@@ -176,6 +177,7 @@ def what_if(arguments: argparse.Namespace, plan: Planned) -> list[list[str]]:
         "Window": ("window_bytes", None),
         "Chunk": ("chunk_bytes", None),
         "VR": ("vr", lambda ratios: f"{next(iter(ratios.values())):.2f}"),
+        "VR of four batches": ("vr", lambda ratios: f"{near_variance_ratio(ratios, next(iter(ratios))):.2f}"),
         "Memory of a node": ("node_memory_bytes", None),
         "Requests of a node": ("node_requests_per_second", None),
         "Traffic of a node": ("node_traffic_bytes_per_second", None),

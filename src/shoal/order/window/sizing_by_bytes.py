@@ -18,7 +18,7 @@ from shoal.figures import parse_bytes
 from shoal.order.window.order import Window, default_canonical_nodes
 
 DEFAULT_WINDOW_BYTES = 512 * 2**20
-_CHUNKS_IN_WINDOW = 512
+_CHUNKS_IN_WINDOW = 1024  # a batch of 256 samples mixes over four batches: bench/LOG.md, 2026-11-26
 _LARGEST_DEFAULT_CHUNK_BYTES = 8 * 2**20
 
 
@@ -52,7 +52,7 @@ def resolve_window(
     window
         Bytes of the window over the whole job; default 512 MiB.
     chunk
-        Bytes of a chunk; default a 512th of the window, at least one extent and at most 8 MiB.
+        Bytes of a chunk; default a 1024th of the window, at least one extent and at most 8 MiB.
     num_canonical_nodes
         Default: one for every 16 chunks, at most 64.
     at_least_two

@@ -13,7 +13,7 @@ from shoal.order.orders_without_window import Buffer, Sequential
 from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
 from shoal.order.window.order import Window
-from shoal.quality.curves import batch_sizes
+from shoal.quality.curves import MOST_NEAR_RATIO, NEAR_BATCHES, batch_sizes
 from shoal.quality.expected_quality import GrowingQuality, ShuffleQuality
 from shoal.quality.metrics import (
     check_correlation,
@@ -201,16 +201,16 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
     if not isinstance(order, Window) or order.chunks >= len(resolved.chunks):
         return ""
     layout = ChunkLayout.of(resolved.chunks.num_samples)
-    ratio = _worst(order, layout, global_batch)
-    if ratio > _MOST_VARIANCE_RATIO:
+    if not _is_mixed(order, layout, global_batch):
+        near = _worst(order, layout, NEAR_BATCHES * global_batch)
         enough = f'window="{_size(_enough_chunks(order, layout, global_batch) * _chunk_bytes(resolved))}"'
         batches = f"global batches of {global_batch} samples"
         if source is not None:
             enough, batches = "a larger window", f"the {global_batch} samples that {source!r} has in a global batch"
         return (
-            f"a window of {order.chunks} chunks is small for {batches}: where the "
-            f"samples of a chunk are alike, batch means vary {ratio:.1f} times as much as in a perfect shuffle; "
-            f"{enough} would do, or smaller chunks"
+            f"a window of {order.chunks} chunks is small for {batches}: where the samples of a chunk are alike, "
+            f"means of {NEAR_BATCHES} successive batches vary {near:.1f} times as much as in a perfect shuffle, which "
+            f"raises the loss; {enough} would do, or smaller chunks"
         )
     width = order.chunks // order.resolved_nodes
     if width < _LEAST_CHUNKS_OF_NODE and order.resolved_nodes > 1:
@@ -244,14 +244,21 @@ def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:
     return max(1.0, predicted_variance_ratio(order, layout, global_batch))
 
 
+def _is_mixed(order: Window, layout: ChunkLayout, global_batch: int) -> bool:
+    """Return True if neither a global batch nor `NEAR_BATCHES` of them vary much more than in a perfect shuffle."""
+    return (
+        _worst(order, layout, global_batch) <= _MOST_VARIANCE_RATIO
+        and _worst(order, layout, NEAR_BATCHES * global_batch) <= MOST_NEAR_RATIO
+    )
+
+
 def _enough_chunks(order: Window, layout: ChunkLayout, global_batch: int) -> int:
     """Return the smallest window, in chunks, that mixes global batches well enough; all chunks if in doubt."""
     few, many = order.chunks, len(layout.samples)
     while many - few > 1:
         middle = (few + many) // 2
         nodes = min(order.resolved_nodes, middle // 2)
-        is_enough = _worst(Window(middle, nodes), layout, global_batch) <= _MOST_VARIANCE_RATIO
-        few, many = (few, middle) if is_enough else (middle, many)
+        few, many = (few, middle) if _is_mixed(Window(middle, nodes), layout, global_batch) else (middle, many)
     return many
 
 

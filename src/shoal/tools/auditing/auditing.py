@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
-from shoal.quality.curves import Keys, variance_curve
+from shoal.quality.curves import Keys, near_variance_ratio, variance_curve
 from shoal.quality.metrics import expected_distinct_of
 from shoal.tools.auditing.cross_epoch import remet_neighbours
 from shoal.tools.auditing.emitted_ids import KeyTable, as_epochs, as_stream
@@ -101,10 +101,15 @@ class Audit:
     is_part: bool
     heat: NDArray[np.int64] = field(repr=False, compare=False)
 
+    @property
+    def near_vr(self) -> float:
+        """VR of the mean of four successive batches, which the loss of a model follows; NaN without ``vr``."""
+        return near_variance_ratio(self.vr, self.batch) if self.vr else math.nan
+
     def to_dict(self) -> dict[str, Any]:
         """Return all but the heat map as JSON types."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "heat"}
-        return fields | {"findings": [finding.to_dict() for finding in self.findings]}
+        return fields | {"near_vr": self.near_vr, "findings": [finding.to_dict() for finding in self.findings]}
 
     def __str__(self) -> str:
         """Return the headline, the verdict, and a line for each finding."""

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.quality.curves import Keys, VarianceCurve, batch_sizes, variance_curve
+from shoal.quality.curves import (
+    MOST_NEAR_RATIO,
+    NEAR_BATCHES,
+    Keys,
+    VarianceCurve,
+    batch_sizes,
+    variance_curve,
+)
 from shoal.tools.auditing.cross_epoch import comparison_tests
 from shoal.tools.auditing.statistical_tests import Outcome, correlation, normal_tail, permutation_tests, ratio_tail
 
@@ -226,7 +233,8 @@ def _variance_tests(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -
             continue  # two samples of such rare labels hardly ever meet
         parts = "" if name == "variance" else " in the parts of the dataset that they come from"
         text = f"batches of {size:,} vary {ratio:.2f} times as much{parts} as in a perfect shuffle"
-        serious = ratio > 1.2 and size == epoch.batch
+        is_near = epoch.batch < size <= NEAR_BATCHES * epoch.batch
+        serious = ratio > (MOST_NEAR_RATIO if is_near else 1.2) and (is_near or size == epoch.batch)
         yield Outcome(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, _loss(ratio), text)
 
 

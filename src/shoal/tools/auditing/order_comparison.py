@@ -15,7 +15,7 @@ from shoal.order.window.order import Window
 from shoal.tools.auditing.auditing import Audit, audit
 
 MOST_SAMPLES = 1 << 27
-_CHUNKS_OF_WINDOW = 512
+_CHUNKS_OF_WINDOW = 1024
 _LEAST_SAMPLES, _LEAST_CHUNKS = 16, 8
 
 
@@ -42,7 +42,7 @@ def compare_with_window(
     """Compare orders with a window that holds as many samples as the fullest order.
 
     ``shard_samples`` has the samples of each shard, shape (num_shards,); ``batch`` is the global batch. A chunk of the
-    window has ``chunk_samples``, by default a 512th of the window, or 16 if that leaves 8 chunks. Returns each order,
+    window has ``chunk_samples``, by default a 1024th of the window, or 16 if that leaves 8 chunks. Returns each order,
     then the window. Takes O(number of samples) memory, and some microseconds per sample. Raises `UsageError` for too
     few or too many samples.
     """

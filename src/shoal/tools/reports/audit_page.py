@@ -130,6 +130,7 @@ def _facts(result: Audit) -> dict[str, str]:
     }
     if result.vr:
         texts["VR of the batch"] = f"{result.vr[result.batch]:.2f}"
+        texts["VR of four batches"] = f"{result.near_vr:.2f}"
         texts["Effective batch"] = f"{result.effective_batch:,.0f} of {result.batch:,}"
     if not math.isnan(result.start_vr):
         texts["VR at start and end"] = f"{result.start_vr:.2f}, {result.end_vr:.2f}"
