@@ -3,7 +3,7 @@
 A small GPT on real text: Python sources of the installed packages and the standard library, an equal part of each,
 sorted by package and path. Seven orders, four of them with the same memory; a model reads every row once. For a seed,
 all orders begin with the same weights, and all models of some seeds are trained side by side. The loss is that on
-held-out files of every package. "another full permutation" shows the noise: it differs from the first by its seed alone.
+held-out files of every package. "another full permutation" shows the noise: only its seed differs from the first.
 
 Needs torch, and matplotlib for the picture. Runs on a GPU where torch finds one, with a larger model; else on the CPU.
 ``--minutes 8`` begins no further seeds if they would end later.
@@ -19,7 +19,6 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mixing.predictors import excess, similarity, variance_ratio
@@ -150,16 +149,18 @@ def report(curves: NDArray[np.float64], text: TextRows, setting: Setting) -> Non
     """Print the table: means of the seeds, and the gap to the full permutation of the same seed."""
     full, batch = curves[0, :, -1], setting.batch
     similar = similarity(text.train, setting.model.vocabulary)
-    print(f"order, VR({batch}), VR({4 * batch}), excess over {2 * batch} samples; held-out loss: mean, and of each seed; "
-          "gap to the full permutation of that seed: mean (standard error)")  # fmt: skip
+    print(f"order, VR({batch}), VR({4 * batch}), excess over {2 * batch} samples; held-out loss: mean, each seed; gap to "
+          "the full permutation of the same seed: mean (standard error)")  # fmt: skip
     beside = excess(setting.order("full permutation", len(text.train), 0), similar, 2 * batch)
     for name, final in zip(ORDERS, curves[:, :, -1], strict=True):
         ids = setting.order(name, len(text.train), 0)
         gaps = 100 * (final / full - 1)
         error = gaps.std(ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else math.nan
-        print(f"{name:24} {variance_ratio(ids, text.package, batch):6.2f} "
-              f"{variance_ratio(ids, text.package, 4 * batch):6.2f} {excess(ids, similar, 2 * batch) - beside:+7.3f}   "
-              f"{final.mean():.4f}  {' '.join(f'{loss:.4f}' for loss in final)}  {gaps.mean():+.2f} % ({error:.2f})")  # fmt: skip
+        ratios = [variance_ratio(ids, text.package, span) for span in (batch, 4 * batch)]
+        more = excess(ids, similar, 2 * batch) - beside
+        every = " ".join(f"{loss:.4f}" for loss in final)
+        print(f"{name:24} {ratios[0]:6.2f} {ratios[1]:6.2f} {more:+7.3f}   {final.mean():.4f}  {every}  "
+              f"{gaps.mean():+.2f} % ({error:.2f})")  # fmt: skip
 
 
 def draw(path: Path, curves: NDArray[np.float64], num_steps: int, setting: Setting) -> None:

@@ -3,6 +3,7 @@
 Trains small models, an order each and a GPU's memory full at a time: a GPT on source files sorted by package, and a
 classifier on scikit-learn's digits sorted by class. All models of a seed begin with the same weights. Prints, for each
 setting, the held-out loss above that of full permutations, and writes it with the predictors of `mixing.predictors`.
+``python bench/mixing_law.py bench/mixing/h200.json PICTURE.png --report`` ranks settings that were trained before.
 
 
 Needs torch; the digits need scikit-learn. A GPU takes two minutes for the grid, two CPU cores some hours.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mixing.law_report import draw, report
 from mixing.predictors import excess, similarity, variance_ratio
 from mixing.text import read_rows
 from mixing.tried_orders import TRIED
@@ -61,7 +63,7 @@ class Task:
     summary: str
 
 
-def text_task(quick: bool) -> Task:
+def text_task(*, quick: bool) -> Task:
     """Return the task of the GPT."""
     model = GPT(vocabulary=1024, context=128, width=96, layers=2, heads=4)
     rows = read_rows(package_bytes=4_000 if quick else 24_000, vocabulary=1024, context=128)
@@ -219,13 +221,21 @@ def main() -> None:
     """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
+    parser.add_argument("picture", nargs="?", type=Path, help="with --report")
+    parser.add_argument("--report", action="store_true", help="train nothing: rank the settings of RESULTS")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--together", type=int, default=256, help="models trained at once")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no further models after this time")
     parser.add_argument("--quick", action="store_true", help="little text and few settings, to see that it runs")
     arguments = parser.parse_args()
+    if arguments.report:
+        records = json.loads(arguments.results.read_text())
+        report(records, MEMORIES)
+        if arguments.picture:
+            draw(arguments.picture, records, MEMORIES)
+        return
     ends = time.perf_counter() + 60 * arguments.minutes
-    tasks = {"digits": digits_task(), "text": text_task(arguments.quick)}
+    tasks = {"digits": digits_task(), "text": text_task(quick=arguments.quick)}
     settings = {"digits": list(digits_settings()), "text": list(text_settings())}
     records = []
     for name, task in tasks.items():

@@ -1,1 +1,1 @@
-"""What an order of the samples costs a model: many small models trained side by side, and what predicts their losses."""
+"""Many small models trained side by side, each in its own order of the samples, and predictors of their losses."""

@@ -1,11 +1,12 @@
 """Many small models trained at once, each on rows in its own order: every parameter has a first axis of models.
 
-Models of one ensemble share the batch size and the number of steps; the learning rate, the initial weights and the order
-differ by model. Every product is a batched product, so a GPU trains hundreds of models in the time of a few.
+Models of one ensemble share the batch size and the number of steps; the learning rate, the initial weights and the
+order differ by model. Every product is a batched product, so a GPU trains hundreds of models in the time of a few.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -197,7 +198,7 @@ class Classifier:
         sizes = (self.pixels, self.width, self.width, self.classes)
         return {
             str(layer): torch.randn(inputs, outputs, generator=draws) / math.sqrt(inputs)
-            for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False))
+            for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes))
         }
 
     def loss(self, parameters: Parameters, rows: Any) -> Any:

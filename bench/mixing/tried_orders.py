@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001
 """Orders of rows in numpy: shoal's own, and ideas for the window that were tried beside it.
 
 Every function returns row numbers, shape (num_rows,), from chunks of ``chunk_rows`` consecutive rows and memory for
@@ -6,6 +7,7 @@ Every function returns row numbers, shape (num_rows,), from chunks of ``chunk_ro
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -76,7 +78,7 @@ def timeline(chunk_at_slot: Ids, num_rows: int, chunk_rows: int, width: int, dra
 def strata(num_chunks: int, width: int, draws: np.random.Generator) -> Ids:
     """Return chunks such that each run of ``width`` slots has one chunk of each of ``width`` stretches of storage."""
     borders = np.arange(width + 1) * num_chunks // width
-    stretches = [draws.permutation(np.arange(first, end)) for first, end in zip(borders, borders[1:], strict=False)]
+    stretches = [draws.permutation(np.arange(first, end)) for first, end in itertools.pairwise(borders)]
     cycles = max(map(len, stretches))
     return np.concatenate(
         [draws.permutation([each[cycle] for each in stretches if cycle < len(each)]) for cycle in range(cycles)]

@@ -14,7 +14,7 @@ from shoal.tools.planning.rank_memory import BYTES_OF_A_CHUNK
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
 _WINDOW_SHARE = 0.75  # of the memory; the rest is for read-ahead
-_CHUNKS_OF_A_SAMPLE = 1.25  # per sample of a global batch: then batches are like a perfect shuffle
+_CHUNKS_OF_A_SAMPLE = 4  # per sample of a global batch: then the loss is that of a perfect shuffle
 _LEAST_CHUNKS_OF_A_RANK = 8  # with fewer, ranks often need the same chunks
 _SPARE = 1.5  # times the mean concurrency
 _MOST_CONCURRENCY = 256
@@ -102,16 +102,16 @@ class Textbook:
 def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int = _CHUNK_BYTES[-1]) -> Sizing:
     """Choose the largest chunks whose window in memory mixes global batches like a perfect shuffle.
 
-    The window needs 1.25 chunks per sample of a global batch, for any data, and at least 8 chunks per rank, so that few
-    chunks are read by two ranks. Spare memory makes the window larger, which also mixes several batches together. In
-    too little memory, the window has the chunks that fit beside each rank's table of all chunks.
+    The window needs four chunks per sample of a global batch, for any data (bench/mixing_law.py), and at least 8 chunks
+    per rank, so that few chunks are read by two ranks. Spare memory makes the window larger. In too little memory, the
+    window has the chunks that fit beside each rank's table of all chunks.
 
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, global_batch=2048), dataset_bytes=1e13)
-    Sizing(chunk_bytes=8388608, chunks=2560, num_canonical_nodes=64)
+    Sizing(chunk_bytes=2097152, chunks=6467, num_canonical_nodes=64)
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, memory_bytes=64 * 2**30), dataset_bytes=1e13).chunks
     23700
     """
-    least = max(math.ceil(_CHUNKS_OF_A_SAMPLE * cluster.global_batch), _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
+    least = max(_CHUNKS_OF_A_SAMPLE * cluster.global_batch, _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
     sizes = [size for size in _CHUNK_BYTES if size >= least_chunk_bytes] or [least_chunk_bytes]
 
     def possible(chunk_bytes: int) -> int:
