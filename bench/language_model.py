@@ -149,8 +149,8 @@ def report(curves: NDArray[np.float64], text: TextRows, setting: Setting) -> Non
     """Print the table: means of the seeds, and the gap to the full permutation of the same seed."""
     full, batch = curves[0, :, -1], setting.batch
     similar = similarity(text.train, setting.model.vocabulary)
-    print(f"order, VR({batch}), VR({4 * batch}), excess over {2 * batch} samples; held-out loss: mean, each seed; gap to "
-          "the full permutation of the same seed: mean (standard error)")  # fmt: skip
+    print(f"order, VR({batch}), VR({4 * batch}), excess over {2 * batch} samples; held-out loss: mean, each seed; gap "
+          "to the full permutation of the same seed: mean (standard error)")  # fmt: skip
     beside = excess(setting.order("full permutation", len(text.train), 0), similar, 2 * batch)
     for name, final in zip(ORDERS, curves[:, :, -1], strict=True):
         ids = setting.order(name, len(text.train), 0)
