@@ -21,6 +21,8 @@ from shoal.orders import Block, Window
 from shoal.testing import RangeServer
 from shoal.tools.reports.plan_page import PlanFigures
 
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")  # small windows, on purpose
+
 
 @pytest.fixture
 def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
@@ -89,7 +91,6 @@ def test_counts_may_have_exponents(calls: Calls) -> None:
         calls.text(*words, "--global-batch", "1.5e-3")
 
 
-@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 def test_a_window_that_would_be_refused_is_told(calls: Calls, tmp_path: Path) -> None:
     with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("id", pa.int64())])) as writer:
         for num_rows in [500] * 20 + [100_000]:

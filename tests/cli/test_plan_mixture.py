@@ -16,6 +16,8 @@ from shoal.cli.plan.requested_plan import requested_plan, what_if_rows
 from shoal.mixing import MixedDataset
 from shoal.testing import RangeServer
 
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")  # small windows, on purpose
+
 pytest.importorskip("yaml")
 
 SIZES = {"web": [4000] * 2, "code": [1500], "books": [300]}
@@ -128,7 +130,6 @@ def test_a_mixture_without_epochs_is_planned_until_every_source_has_come(calls: 
     assert f"The mixture has no epochs: the plan is for {until:,} samples" in calls.text("plan", path, *FEW)
 
 
-@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 def test_a_mixture_of_mixtures_with_other_weights_later_is_planned(calls: Calls, shards: Path) -> None:
     path = blend(shards, ends="epoch_size: 9000\nchanges:\n  - {at: 3000, weights: {web: 0.1, code: 0.8, books: 0.1}}")
     inner = path.rename(shards / "inner.yaml")

@@ -22,12 +22,12 @@ def resolved(total_bytes: int, *, extent_bytes: int = 64 * KIB, num_shards: int 
 @pytest.mark.parametrize(
     ("window", "extents", "chunks", "nodes"),
     [
-        (None, 16, 512, 32),  # 512 MiB in chunks of 1 MiB
-        ("512MiB", 16, 512, 32),
-        ("16MiB", 1, 256, 16),  # a 1024th is 32 KiB: a chunk is at least an extent
-        ("1GiB", 32, 512, 32),
-        ("4GiB", 128, 512, 32),
-        ("16GiB", 128, 2048, 64),  # a 1024th is 32 MiB: a chunk is at most 8 MiB
+        (None, 8, 1024, 64),  # 512 MiB in chunks of 512 KiB
+        ("512MiB", 8, 1024, 64),
+        ("16MiB", 1, 256, 16),  # a 1024th is 16 KiB: a chunk is at least an extent
+        ("1GiB", 16, 1024, 64),
+        ("4GiB", 64, 1024, 64),
+        ("16GiB", 128, 2048, 64),  # a 1024th is 16 MiB: a chunk is at most 8 MiB
         (128 * KIB, 1, 2, 1),
         ("2MiB", 1, 32, 2),
     ],
@@ -55,16 +55,16 @@ def test_a_chunk_that_was_asked_for(chunk: object, extents: int, chunks: int) ->
 def test_canonical_nodes_that_were_asked_for() -> None:
     assert resolved(TIB, num_canonical_nodes=1)["num_canonical_nodes"] == 1
     assert resolved(TIB, num_canonical_nodes=256)["num_canonical_nodes"] == 256
-    with pytest.raises(UsageError, match="a window of 512 chunks allows 1 to 256 canonical nodes; got 257"):
-        resolved(TIB, num_canonical_nodes=257)
+    with pytest.raises(UsageError, match="a window of 1024 chunks allows 1 to 512 canonical nodes; got 513"):
+        resolved(TIB, num_canonical_nodes=513)
 
 
 def test_fewer_canonical_nodes_in_a_window_of_few_chunks() -> None:
-    few = {"total_bytes": 9 * MIB, "num_canonical_nodes": 64}
+    few = {"total_bytes": 9 * MIB // 2, "num_canonical_nodes": 64}
     with pytest.raises(UsageError, match="a window of 9 chunks allows 1 to 4 canonical nodes; got 64"):
         resolved(**few)
     assert resolved(**few, fits_nodes=True)["num_canonical_nodes"] == 4
-    assert resolved(9 * MIB, num_canonical_nodes=3, fits_nodes=True)["num_canonical_nodes"] == 3
+    assert resolved(9 * MIB // 2, num_canonical_nodes=3, fits_nodes=True)["num_canonical_nodes"] == 3
     assert resolved(1 * GIB, num_canonical_nodes=64, fits_nodes=True)["num_canonical_nodes"] == 64
 
 
@@ -75,7 +75,7 @@ def test_a_chunk_does_not_cross_shards() -> None:
 
 
 def test_a_window_larger_than_the_dataset_holds_all_of_it() -> None:
-    assert resolved(8 * MIB)["chunks"] == 8
+    assert resolved(4 * MIB)["chunks"] == 8
     assert resolved(8 * MIB, window="1TiB")["chunks"] == 2  # chunks of 8 MiB: there is one
     assert resolved(64 * KIB)["chunks"] == 2
 

@@ -97,7 +97,7 @@ def test_the_epoch_begins_with_few_shards() -> None:
     sizes = [16 * MIB] * 2000
     found = growing_quality(sizes, 256, sample_bytes=2**16)
     assert [each.num_shards for each in found.segments[:6]] == [4, 8, 16, 32, 64, 64]
-    assert [each.window_chunks for each in found.segments[:6]] == [64, 128, 256, 512, 512, 512]
+    assert [each.window_chunks for each in found.segments[:6]] == [128, 256, 512, 1024, 1024, 1024]
     assert sum(each.share for each in found.segments) == pytest.approx(1.0)
     assert sum(each.num_shards for each in found.segments) == 2000
     ratios = [each.vr for each in found.segments]

@@ -52,8 +52,8 @@ def test_the_numbers_are_those_of_the_first_segments() -> None:
     figure = growing_figure(found)
     assert figure.numbers is not None
     assert len(figure.numbers.rows) == 10
-    assert figure.numbers.rows[0] == ["0.02 %", "4", "64", f"{found.segments[0].vr:.2f}"]
-    assert figure.numbers.rows[1] == ["0.06 %", "8", "128", f"{found.segments[1].vr:.2f}"]
+    assert figure.numbers.rows[0] == ["0.02 %", "4", "128", f"{found.segments[0].vr:.2f}"]
+    assert figure.numbers.rows[1] == ["0.06 %", "8", "256", f"{found.segments[1].vr:.2f}"]
     says = figure.drawing.says
     assert f"{found.segments[0].vr:.2f} in its first segment, of 4 shards" in says
     assert f"{found.later_vr:.2f} in later epochs" in says
