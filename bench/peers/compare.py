@@ -140,7 +140,7 @@ class Runner:
             try:
                 if peer is not None and peer.program and shutil.which(peer.program) is None:
                     msg = f"{peer.program} is not installed"
-                    raise CannotHaveError(msg)  # noqa: TRY301  # told below as what pip cannot install
+                    raise CannotHaveError(msg)  # told below as what pip cannot install
                 self.pythons[name] = (
                     Path(sys.executable)
                     if peer is None

@@ -345,7 +345,7 @@ def fuzz(name: str, count: int, seed: int, tell: Any) -> None:
                 tell[1] += chosen.take(damage)
                 if _most_bytes() - before > most_bytes:
                     msg = f"{_most_bytes() - before} bytes of memory"
-                    raise MemoryError(msg)  # noqa: TRY301  # told below with its input
+                    raise MemoryError(msg)  # told below with its input
             except UsageError as error:
                 if "can run any code" not in str(error):  # pickles are refused, and rightly so
                     raise

@@ -37,7 +37,7 @@ def leave_early(loader: Any) -> None:
 def fail(loader: Any) -> None:
     try:
         for _ in loader:
-            raise RuntimeError("in the loop")  # noqa: TRY301
+            raise RuntimeError("in the loop")
     except RuntimeError:
         pass
 

@@ -67,7 +67,7 @@ def load_index(path: str, *, store: Store, trusted: bool = False, cache_dir: str
     try:
         data = store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir)
         if pointer := pointer_in(bytes(data[: MOST_POINTER_BYTES + 1])):
-            raise IndexFileError(pointer[0], hint=pointer[1])  # noqa: TRY301  # with its path below
+            raise IndexFileError(pointer[0], hint=pointer[1])  # with its path below
         if trusted:
             _confirm_file(path, data, required=True)  # before anything in it is used
             return decode(data)

@@ -62,7 +62,7 @@ def call_unless_stopped(
     try:
         while not running.is_done.wait(_SLICE_SECONDS):
             if is_stopped():
-                raise StoppedError(f"{what} was stopped")  # noqa: TRY301  # ends like an interrupt
+                raise StoppedError(f"{what} was stopped")  # ends like an interrupt
         return running.result()
     except BaseException:
         running.abandon()

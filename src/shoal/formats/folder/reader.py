@@ -182,7 +182,7 @@ def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, 
             if None in row or (None in row.values() and name.endswith(".csv")):
                 wrong = f"the row of {file} has another number of fields than there are columns"
             if wrong:
-                raise ValueError(wrong)  # noqa: TRY301  # reported below
+                raise ValueError(wrong)  # reported below
             rows[file] = {column: value for column, value in row.items() if column != _FILE_NAME}
     except (ValueError, TypeError, LookupError, csv.Error, RecursionError) as error:
         what = f"it has no column {_FILE_NAME!r}" if isinstance(error, KeyError) else str(error)

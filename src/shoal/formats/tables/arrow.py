@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -211,7 +211,7 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
         blocks = [block for number in (2, 3) for (block,) in _structs(footer, _root(footer), number, "<q16x")]
         begin = min((first_byte + block for block in blocks), default=num_bytes)
         if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
-            _refuse(f"a message would begin at byte {begin} of {num_bytes}")
+            raise ValueError(f"a message would begin at byte {begin} of {num_bytes}")
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         msg = f"the footer of {size} bytes cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
@@ -253,15 +253,15 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
             head = bytes(read(position, end))
         try:
             if not fits:
-                _refuse(f"it would begin with {head[:8]!r}")
+                raise ValueError(f"it would begin with {head[:8]!r}")
             kind, num_rows, body_bytes, buffers = _head_fields(head[front_bytes : front_bytes + size])
             body_end = end + body_bytes
             if body_end > num_bytes:
                 hint = "an unfinished copy? copy the shard again"
-                _refuse(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
+                raise ValueError(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
             buffers = [(end + first, length) for first, length in buffers if length]
             if any(not end <= first <= first + length <= body_end for first, length in buffers):
-                _refuse("its buffers extend beyond it")
+                raise ValueError("its buffers extend beyond it")
         except (struct.error, ValueError) as error:
             raise ShardError(f"no message can be read here: {error}", shard=shard, byte=position, hint=hint) from None
         yield _Message(kind, position, body_end, num_rows, zlib.crc32(head[: front_bytes + size]), buffers)
@@ -287,14 +287,14 @@ def _head_fields(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
     table = _root(head)
     kind, body_bytes = _number(head, table, 1, "<B"), _number(head, table, 3, "<q")
     if kind not in _NAMES or body_bytes < 0:
-        _refuse(f"kind {kind}, {body_bytes} bytes")
+        raise ValueError(f"kind {kind}, {body_bytes} bytes")
     if kind != _BATCH:
         return kind, 0, body_bytes, []
     field = _field(head, table, 2)
     batch = field + _root(head, field)
     num_rows = _number(head, batch, 0, "<q") if field else -1
     if num_rows < 0:
-        _refuse(f"{num_rows} rows")
+        raise ValueError(f"{num_rows} rows")
     is_compressed = _field(head, batch, 3)
     return kind, num_rows, body_bytes, _structs(head, batch, 2, "<2q") if is_compressed else []
 
@@ -312,7 +312,7 @@ def _structs(data: bytes, table: int, number: int, layout: str) -> list[Any]:
     vector, size = field + _root(data, field), struct.calcsize(layout)
     count = _root(data, vector)
     if size * count > len(data):
-        _refuse(f"{count} structs in {len(data)} bytes")
+        raise ValueError(f"{count} structs in {len(data)} bytes")
     return [struct.unpack_from(layout, data, vector + 4 + size * entry) for entry in range(count)]
 
 
@@ -325,12 +325,8 @@ def _field(data: bytes, table: int, number: int) -> int:
     """Return the position of a table's field; 0 if the field is left out."""
     fields = table - struct.unpack_from("<i", data, table)[0]
     if fields < 0:
-        _refuse("a table without fields")
+        raise ValueError("a table without fields")
     if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
         return 0
     distance = int(struct.unpack_from("<H", data, fields + 4 + 2 * number)[0])
     return table + distance if distance else 0
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)

@@ -123,7 +123,7 @@ class Iteration:
                         self._queue = EMPTY_QUEUE
             else:
                 if self._closed:
-                    raise StopIteration  # noqa: TRY301  # the except below is where an iteration ends
+                    raise StopIteration  # the except below is where an iteration ends
                 taken = []
                 result = elsewhere.receive(taken)
                 throughput.add(began, perf_counter())

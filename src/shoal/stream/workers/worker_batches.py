@@ -102,7 +102,7 @@ class StepMaker:
             self._watch.start()
         try:
             if self._stop.poll():
-                raise StoppedError("the loader was closed")  # noqa: TRY301  # as it would be in the middle of a batch
+                raise StoppedError("the loader was closed")  # as it would be in the middle of a batch
             return self._made(task)
         except Exception as error:  # noqa: BLE001  # raised again by the receiving process
             self._next = None

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,19 +71,15 @@ def array_type(leaf: str) -> np.dtype[Any] | None:
 def _shaped(word: str, types: dict[int, str], data: bytes) -> NDArray[Any]:
     kind, rank = np.frombuffer(data, word, count=2).tolist()
     if kind not in types:
-        _refuse(f"array type {kind} does not exist")
+        raise ValueError(f"array type {kind} does not exist")
     shape = np.frombuffer(data, word, count=rank, offset=8).tolist() if rank else []
     return np.frombuffer(data[8 + 4 * rank :], types[kind]).reshape(shape).copy()
 
 
 def _unpacked(layout: str, data: bytes) -> Any:
     if len(data) != struct.calcsize(layout):
-        _refuse(f"{len(data)} bytes")
+        raise ValueError(f"{len(data)} bytes")
     return struct.unpack(layout, data)[0]
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
 
 
 _JSON, _TEXTS, _INTS, _FLOATS, _BOOLS, _DICT, _RECORDS, _TEXT, _INT, _FLOAT, _BOOL, _NONE = range(12)
@@ -105,7 +101,7 @@ def json_value(data: bytes) -> Any:
     reader = _Reader(data)
     value = reader.value()
     if reader.position != len(data):
-        _refuse(f"a value ends at byte {reader.position} of {len(data)}")
+        raise ValueError(f"a value ends at byte {reader.position} of {len(data)}")
     return value
 
 
@@ -138,7 +134,7 @@ class _Reader:
         num_keys = self._count(least_bytes=4)
         keys = [self._text() for _ in range(num_keys)]
         if num_rows and not num_keys:
-            _refuse(f"{num_rows} records have no keys")
+            raise ValueError(f"{num_rows} records have no keys")
         self._check(num_rows, num_keys)
         return [{key: self._single(_OF_RECORDS.get(self._taken(1)[0], -1)) for key in keys} for _ in range(num_rows)]
 
@@ -150,7 +146,7 @@ class _Reader:
             return _unpacked(_LAYOUTS[tag], self._taken(struct.calcsize(_LAYOUTS[tag])))
         if tag == _NONE:
             return None
-        _refuse(f"the value at byte {self.position - 1} is of an unknown kind")
+        raise ValueError(f"the value at byte {self.position - 1} is of an unknown kind")
 
     def _text(self) -> str:
         return self._taken(self._count()).decode("utf-8")
@@ -164,7 +160,7 @@ class _Reader:
     def _check(self, count: int, least_bytes: int) -> None:
         left = len(self._data) - self.position
         if count * least_bytes > left:
-            _refuse(f"{count} parts should follow at byte {self.position}, but only {left} bytes are left")
+            raise ValueError(f"{count} parts should follow at byte {self.position}, but only {left} bytes are left")
 
     def _taken(self, num_bytes: int) -> bytes:
         self._check(num_bytes, 1)

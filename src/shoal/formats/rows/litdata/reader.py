@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class LitData(Format):
             self.tree = json.loads(config["data_spec"])[1]
             num_leaves = sum(1 for _ in _leaves_of(self.tree, 0))
             if num_leaves != len(self.leaves) or not self.leaves:
-                _refuse(f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}")
+                raise ValueError(f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}")
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise _no_index(error) from None
         packed = {"compression": "zstd", "compression_level": "sample"} if self._is_packed else {}
@@ -195,17 +195,13 @@ def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
     """Check a tree, and yield None for each leaf."""
     kind, children = tree["type"], tree["children_spec"]
     if depth > _MOST_DEPTH or kind not in (None, "builtins.dict", "builtins.list", "builtins.tuple"):
-        _refuse(f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read")
+        raise ValueError(f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read")
     if kind is None:
         yield None
     if kind == "builtins.dict" and len(json.loads(tree["context"])) != len(children):
-        _refuse(f"a dict of {len(children)} values has the keys {tree['context']}")
+        raise ValueError(f"a dict of {len(children)} values has the keys {tree['context']}")
     for child in children:
         yield from _leaves_of(child, depth + 1)
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
 
 
 def _builder(tree: Mapping[str, Any]) -> Build:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -53,10 +53,6 @@ class NoFileError(ValueError):
 
 class StoredValue(bytes):
     """The bytes of a value as they lie in a shard, for another shard with the same encoding."""
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
 
 
 def is_list(encoding: str) -> bool:
@@ -142,11 +138,11 @@ def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ..
     """Decode an array; its type and shape precede it if the encoding does not give them."""
     at = int(kind is None)
     if len(data) < at + (shape is None):
-        _refuse("an array ends before its type and shape")
+        raise ValueError("an array ends before its type and shape")
     if kind is None:
         name = _ARRAY_TYPES.get(data[0])
         if name is None:
-            _refuse(f"an array has the unknown type number {data[0]}")
+            raise ValueError(f"an array has the unknown type number {data[0]}")
         kind = _SCALARS[name]
     if shape is None:
         word = data[at]
@@ -168,23 +164,23 @@ def _image(data: bytes) -> Any:
     try:
         image = open_image(data)
         if image.width * image.height > _MOST_PIXELS_OF_FEW_BYTES + _MOST_PIXELS_A_BYTE * len(data):
-            _refuse(f"an image of {len(data)} bytes claims {image.width} x {image.height} pixels")
+            raise ValueError(f"an image of {len(data)} bytes claims {image.width} x {image.height} pixels")
         image.load()  # now, while an error can still name its sample
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001  # Pillow raises anything for damaged images
+    except Exception as error:  # Pillow raises anything for damaged images
         _file(data)
-        _refuse(f"{type(error).__name__}: {error}")
+        raise ValueError(f"{type(error).__name__}: {error}") from error
     return image
 
 
 def _raw_image(data: bytes) -> Any:
     width, height, mode_bytes = np.frombuffer(data, "<u4", count=3).tolist()
     if max(width * height, width, height) > _MOST_PIXELS:
-        _refuse(f"an image claims {width} x {height} pixels")
+        raise ValueError(f"an image claims {width} x {height} pixels")
     mode, pixels = data[12 : 12 + mode_bytes].decode("utf-8"), data[12 + mode_bytes :]
     if width * height > 8 * len(pixels):  # at least one bit a pixel; Pillow allocates memory before it checks
-        _refuse(f"an image claims {width} x {height} pixels, in {len(pixels)} bytes")
+        raise ValueError(f"an image claims {width} x {height} pixels, in {len(pixels)} bytes")
     return pillow("a column of images").frombytes(mode, (width, height), pixels)
 
 
@@ -208,7 +204,7 @@ def _list_of(decode: Decode, *, unused_bytes: int) -> Decode:
             values.append(decode(data[at : at + size]))
             at += size
         if at != len(data):
-            _refuse(f"a list of {count} elements has {len(data)} bytes instead of {at}")
+            raise ValueError(f"a list of {count} elements has {len(data)} bytes instead of {at}")
         return values
 
     return decode_list
@@ -217,8 +213,8 @@ def _list_of(decode: Decode, *, unused_bytes: int) -> Decode:
 def _decimal(data: bytes) -> Decimal:
     try:
         return Decimal(data.decode("utf-8"))
-    except ArithmeticError:
-        _refuse(f"{data[:40]!r} is not a decimal number")
+    except ArithmeticError as error:
+        raise ValueError(f"{data[:40]!r} is not a decimal number") from error
 
 
 def _with_lists(decoders: Mapping[str, Decode]) -> dict[str, Decode]:
@@ -292,26 +288,26 @@ def encode_value(encoding: str, value: Any) -> bytes:
         raise UsageError(msg, hint="write images as they are, with the encoding jpeg or png; never pickles")
     kinds, encode = _ENCODERS[encoding]
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not object):
-        _refuse(f"{type(value).__name__} cannot be stored as {encoding.removeprefix('str_')}")
+        raise ValueError(f"{type(value).__name__} cannot be stored as {encoding.removeprefix('str_')}")
     try:
         return encode(value)
     except (TypeError, AttributeError) as error:
-        _refuse(str(error))
+        raise ValueError(str(error)) from error
 
 
 def _encoded_scalar(kind: np.dtype[Any], value: Any) -> bytes:
     if value is None or isinstance(value, str | bytes | bool) or np.ndim(value):  # numpy turns None into NaN
-        _refuse(f"{type(value).__name__} cannot be stored as {kind.name}")
+        raise ValueError(f"{type(value).__name__} cannot be stored as {kind.name}")
     try:
         with np.errstate(over="ignore"):
             array = np.array([value], dtype=kind)
     except (OverflowError, TypeError) as error:
-        _refuse(str(error))
+        raise ValueError(str(error)) from error
     plain, stored = value.item() if isinstance(value, np.ndarray | np.generic) else value, array[0].item()
     # A floating number is rounded to the nearest, but not to infinity; an integer must be stored exactly.
     is_whole = kind.kind in "iu" or isinstance(plain, int)
     if stored != plain if is_whole else math.isinf(stored) and not math.isinf(plain):
-        _refuse(f"{value!r} cannot be stored as {kind.name}")
+        raise ValueError(f"{value!r} cannot be stored as {kind.name}")
     return array.tobytes()
 
 
@@ -320,12 +316,12 @@ def _encoded_array(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
     kind, shape = _array(encoding)
     name = str(value.dtype)
     if name not in _ARRAY_NUMBERS or (kind is not None and kind.name != name):
-        _refuse(f"an array of {name}, and the column is {encoding}")
+        raise ValueError(f"an array of {name}, and the column is {encoding}")
     data = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     if shape is None:
         return (b"" if kind is not None else bytes([_ARRAY_NUMBERS[name]])) + _encoded_shape(value.shape) + data
     if value.shape != shape:
-        _refuse(f"an array of shape {value.shape}, and the column is {encoding}")
+        raise ValueError(f"an array of shape {value.shape}, and the column is {encoding}")
     return data
 
 
@@ -334,7 +330,7 @@ def _encoded_shape(shape: tuple[int, ...]) -> bytes:
     largest = max(shape, default=0)
     word = next(word for word, kind in enumerate(_SHAPE_TYPES) if largest <= np.iinfo(kind).max)
     if len(shape) > 63:
-        _refuse(f"an array of {len(shape)} dimensions")
+        raise ValueError(f"an array of {len(shape)} dimensions")
     return bytes([len(shape) << 2 | word]) + np.array(shape, dtype=_SHAPE_TYPES[word]).tobytes()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from struct import Struct
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,22 +301,18 @@ def _described_columns(read: ReadBytes, begin: int, end: int, shard: str) -> lis
     """Return names and encodings from the description at bytes ``[begin, end)``, checked."""
     try:
         if end - begin > _DESCRIPTION_LIMIT_BYTES:
-            _refuse(f"it has {end - begin} bytes")
+            raise ValueError(f"it has {end - begin} bytes")
         description = json.loads(bytes(read(begin, end)))
         names, encodings, sizes = (description[f"column_{what}"] for what in ("names", "encodings", "sizes"))
         columns = [[str(name), str(encoding)] for name, encoding in zip(names, encodings, strict=True)]
         for (name, encoding), size in zip(columns, sizes, strict=True):
             if fixed_bytes_of(encoding) != size:
-                _refuse(f"column {name!r}, {encoding}, has {size} bytes a value")
+                raise ValueError(f"column {name!r}, {encoding}, has {size} bytes a value")
             decoder_of(encoding, allow_pickle=True)
         if not columns or len({name for name, _ in columns}) < len(columns):
-            _refuse(f"columns {names}")
+            raise ValueError(f"columns {names}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         what = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
         msg = f"the description of the columns at bytes [{begin}, {end}) cannot be read: {what:.200}"
         raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD) from None
     return columns
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
