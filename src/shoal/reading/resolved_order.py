@@ -257,16 +257,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     def moves(self, units: Units) -> bool:
         """Return True if these units are the chunks that the order moves."""
-        return isinstance(units, ChunkUnits) and not self.by_shards
-
-    def units_of(
-        self, ids: NDArray[np.int64], chunks: NDArray[np.int64], units: Units | None = None
-    ) -> NDArray[np.int64]:
-        """Return the unit of each sample id, given its chunk in the order; by default a unit of `units`."""
-        units = self.units if units is None else units
-        if isinstance(units, TurnUnits):
-            return units.of_turns(ids, chunks)
-        return chunks if self.moves(units) else units.of(ids)
+        return isinstance(units, ChunkUnits) and not units.turn_bits and not self.by_shards
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:

@@ -62,7 +62,7 @@ class BatchContext:
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
         """Iterate over the samples of a span, after the stages that run in threads."""
-        return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.ids)
+        return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.share.ids.tolist())
 
     @property
     def process(self) -> Callable[[Any, int], Any] | None:
@@ -146,10 +146,10 @@ def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
         return None
     own_stages = pipeline.stages[0].own_stages if pipeline.stages else ()
     sources = []
-    for number, (part, first_unit, first_id) in enumerate(reading.places):
+    for number, part in enumerate(reading.readers.parts):
         fetch, budget = part.reader, part.budget
         if not isinstance(fetch, Fetcher) or budget.keeping is not None:
             return None
         own = own_stages[number] if own_stages else ()
-        sources.append(ColumnSource(fetch, budget.units.num_units, first_unit, first_id, own))
+        sources.append(ColumnSource(fetch, budget.units.num_units, part.first_unit, part.first_sample, own))
     return Gathering(sources, formatting=pipeline.formatting, allocate=pipeline.allocate)

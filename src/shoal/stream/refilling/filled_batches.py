@@ -207,12 +207,13 @@ class SharedParts:
         size, in_a_row = position.partition.size_of(source.pipeline.rank), 0
         for span in spans:
             hashes, skipped = self._noted.popleft()
-            stored = source.samples(span)
-            for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
+            stored, ids = source.samples(span), span.share.ids.tolist()
+            borders = itertools.pairwise(span.share.batch_first.tolist())
+            for step, (begin, end) in zip(span.steps, borders, strict=True):
                 samples: list[Any] = []
                 kept: list[int] = []
                 filtered: list[int] = []
-                for number, sample_id in enumerate(span.ids[begin:end], begin):
+                for number, sample_id in enumerate(ids[begin:end], begin):
                     sample = next(stored)
                     result = process(sample, sample_id) if process else sample
                     if position.is_over:
