@@ -187,6 +187,8 @@ class OrderToRequest:
 
     def _add(self, frame: FrameType) -> None:
         room, caller = room_of(frame), frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(SOURCE):  # as of a cached property
+            caller = caller.f_back
         within = next((name for name in ("order/", "storage/http/") if room.startswith(name)), None)
         if within is None or caller is None or not room_of(caller).startswith(within):
             add(self.hops, frame)

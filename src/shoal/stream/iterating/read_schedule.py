@@ -43,7 +43,8 @@ class ReadSpan:
 
 def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> Shares:
     """Yield the shares of a rank, or of one of its workers, and their steps span by span."""
-    partition, num_workers, left = pipeline.partition, pipeline.num_workers, position.global_batches
+    partition, num_workers = pipeline.partition, pipeline.num_workers
+    left, num_taken = position.global_batches, position.num_taken
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(left.start, left.stop, batches):
         stop = min(first + batches, left.stop)
@@ -52,6 +53,8 @@ def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> 
         if num_workers > 1:
             steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
             share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
+        if num_taken:
+            share, num_taken = share.after(num_taken), 0
         if position.sums is not None:  # of certificates
             position.sums.note(share, steps)
         yield share, steps

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.partition import Partition, Share
+from shoal.order.partition import Partition
 from shoal.order.states.deals import RankPlace
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED, Stage
@@ -29,7 +29,7 @@ from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.states.delivery_sums import Proof, RecordHashes
+from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import Cursor, Position, place_in
 from shoal.stream.states.sequence_hashes import hashes_of
 from shoal.stream.verbs.dataset_requests import APART, Batching
@@ -90,8 +90,7 @@ class FilledBatches(Batcher):
 
     def parts(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Part]:
         """Return an iterator over the kept samples of each global batch."""
-        parts = SharedParts(hashes_of(context.resolved), context.position, self.kept)
-        return parts.made(reading.spans(parts.noted(shares), context.quarantine), context)
+        return _parts_made(reading.spans(shares, context.quarantine), context, self.kept)
 
     kept: ClassVar[Callable[..., Any] | None] = None
     """The function from a sample and its id to the part that stays until its batch is full; None for all of it."""
@@ -178,60 +177,38 @@ def _filled(parts: Iterator[Part], filler: BatchFiller) -> Iterator[Any]:
     yield from filler.last()
 
 
-class SharedParts:
-    """The maker of the parts of a rank's share, from the position of an iterator on; ``kept`` as in `FilledBatches`."""
-
-    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any] | None) -> None:
-        self._hashes, self._epoch, self._kept = hashes, position.epoch, kept
-        self._skipped = 0 if position.rank is None else position.num_yielded % position.partition.size_of(position.rank)
-        self._noted: deque[tuple[NDArray[np.uint64], int]] = deque()
-
-    def noted(self, shares: Shares) -> Shares:
-        """Yield shares without samples that were taken before; `made` expects one span for each share."""
-        for share, steps in shares:
-            rest, skipped, self._skipped = share, self._skipped, 0
-            if skipped:
-                rest = Share(
-                    share.ids[skipped:],
-                    share.positions[skipped:],
-                    share.chunks[skipped:],
-                    share.repeated[skipped:],
-                    np.maximum(share.batch_first - skipped, 0),
-                )
-            self._noted.append((self._hashes.of(self._epoch, rest.positions, rest.ids), skipped))
-            yield rest, steps
-
-    def made(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Part]:
-        """Yield part after part."""
-        process, position, kept_part = source.process, source.position, self._kept
-        size, in_a_row = position.partition.size_of(source.pipeline.rank), 0
-        for span in spans:
-            hashes, skipped = self._noted.popleft()
-            stored, ids = source.samples(span), span.share.ids.tolist()
-            borders = itertools.pairwise(span.share.batch_first.tolist())
-            for step, (begin, end) in zip(span.steps, borders, strict=True):
-                samples: list[Any] = []
-                kept: list[int] = []
-                filtered: list[int] = []
-                for number, sample_id in enumerate(ids[begin:end], begin):
-                    sample = next(stored)
-                    result = process(sample, sample_id) if process else sample
-                    if position.is_over:
-                        raise StoppedError("the stream was closed while a batch was made")
-                    if result is DROPPED or result is SKIPPED:
-                        filtered += [number] * (result is DROPPED)
-                        in_a_row += 1
-                        source.check_dropped(in_a_row, step)
-                        continue
-                    in_a_row = 0
-                    samples.append(result if kept_part is None else kept_part(result, sample_id))
-                    kept.append(number)
-                before = step * size + skipped + 1 - begin
-                skipped = 0
-                if position.rank is None:
-                    position.num_yielded = step + 1
-                counts = ([before + number for number in numbers] for numbers in (kept, filtered))
-                yield Part(samples, next(counts), hashes[kept], next(counts))
+def _parts_made(
+    spans: Iterator[ReadSpan], source: BatchContext, kept_part: Callable[[Any, int], Any] | None
+) -> Iterator[Part]:
+    """Yield the parts of a rank's share, from the position of an iterator on; ``kept_part`` as in `FilledBatches`."""
+    process, position, hashes = source.process, source.position, hashes_of(source.resolved)
+    size, num_taken, in_a_row = position.partition.size_of(source.pipeline.rank), position.num_taken, 0
+    for span in spans:
+        share, stored, ids = span.share, source.samples(span), span.share.ids.tolist()
+        hashes_of_share = hashes.of(position.epoch, share.positions, share.ids)
+        for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
+            samples: list[Any] = []
+            kept: list[int] = []
+            filtered: list[int] = []
+            for number, sample_id in enumerate(ids[begin:end], begin):
+                sample = next(stored)
+                result = process(sample, sample_id) if process else sample
+                if position.is_over:
+                    raise StoppedError("the stream was closed while a batch was made")
+                if result is DROPPED or result is SKIPPED:
+                    filtered += [number] * (result is DROPPED)
+                    in_a_row += 1
+                    source.check_dropped(in_a_row, step)
+                    continue
+                in_a_row = 0
+                samples.append(result if kept_part is None else kept_part(result, sample_id))
+                kept.append(number)
+            before = step * size + num_taken + 1 - begin
+            num_taken = 0
+            if position.rank is None:
+                position.num_yielded = step + 1
+            counts = ([before + number for number in numbers] for numbers in (kept, filtered))
+            yield Part(samples, next(counts), hashes_of_share[kept], next(counts))
 
 
 class BatchFiller:
