@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.pipeline.collate import nested
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
@@ -78,8 +79,8 @@ def _processed(
 
 def batches_gathered(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
-    collated, deliver = source.pipeline.collator, source.deliverer
-    stages = [stage.on_batch_columns for stage in source.pipeline.stages]
+    pipeline, collated, deliver = source.pipeline, source.pipeline.collator, source.deliverer
+    stages = [stage.on_batch_columns for stage in pipeline.stages]
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
@@ -94,6 +95,7 @@ def batches_gathered(spans: Iterator[ReadSpan], source: BatchContext) -> Iterato
             else:
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # one id for each row
+                batch = nested(batch, pipeline.allocate) if pipeline.nests else batch
             delivered = deliver(batch, repeated[begin:end])
             source.position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered
