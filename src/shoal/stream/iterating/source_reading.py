@@ -21,7 +21,7 @@ from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 
 _ALL = slice(None)
 _NOTHING = np.zeros(0, dtype=np.int64)
-_NO_SAMPLES = (_NOTHING, _NOTHING, _NOTHING)
+_NO_SAMPLES: Any = (_NOTHING, _NOTHING, _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,13 @@ class Reading:
         parts, join = self.readers.parts, self.index if isinstance(self.index, JoinedIndex) else None
         current: tuple[Share, range, slice | NDArray[np.bool_]] | None = None
         # For each part: the rows of its samples among all that are read, their ids in the part, and their units.
-        nothing: list[Any] = [_NO_SAMPLES] * len(parts)
-        owned = nothing
+        owned = [_NO_SAMPLES] * len(parts)
         for following in itertools.chain(shares, [None]):
-            after, coming = nothing, None
+            coming, after = None, [_NO_SAMPLES] * len(parts)
             if following is not None:
-                to_read = _to_read_of(following[0], quarantine)
-                after, coming = nothing.copy(), (*following, to_read)
-                ids, chunks = following[0].ids[to_read], following[0].chunks[to_read]
+                share, steps = following
+                coming = share, steps, (to_read := _to_read_of(share, quarantine))
+                ids, chunks = share.ids[to_read], share.chunks[to_read]
                 for number, rows, own_ids in [(0, _ALL, ids)] if join is None else join.by_part(ids):
                     part, units = parts[number], chunks[rows] - parts[number].first_chunk
                     after[number] = rows, own_ids, units if part.moves_units else part.budget.units.of(own_ids, units)

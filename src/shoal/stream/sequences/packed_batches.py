@@ -69,13 +69,17 @@ class PackedAsTheyCome(FilledBatches):
         return partial(self.fields.tokens_of, num_tokens=None, most=most)
 
 
+_Document = tuple[NDArray[Any], int]
+"""The tokens of a document, and its id."""
+
+
 class _Group(NamedTuple):
-    """Packed documents (tokens and id of each), their sequences in the order of yielding, and the counts after them.
+    """Packed documents, their sequences in the order of yielding, and the counts after them.
 
     ``end`` is the number of samples of the share up to the last document, with it; ``proof`` sums up all documents.
     """
 
-    documents: list[tuple[NDArray[Any], int]]
+    documents: list[_Document]
     block: PackedBlock
     order: list[int]
     end: int
@@ -164,7 +168,7 @@ class SequenceFiller(BatchFiller):
         )
         chosen = list(itertools.islice(packed, taken, taken + num_sequences))
         rows = list(itertools.islice(itertools.cycle(chosen), len(repeated)))
-        documents, first, starts, stops = list[tuple[NDArray[Any], int]](), [0], [], []
+        documents, first, starts, stops = list[_Document](), [0], [], []
         for group, sequence in rows:
             pieces = slice(*group.block.first_piece[sequence : sequence + 2].tolist())
             documents += [group.documents[number] for number in group.block.document[pieces].tolist()]
