@@ -145,7 +145,6 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "stream.dataset_spec": "cli live pack",
     "stream.dataset_stream": "integrations",
     "stream.iterating.batch_context": "integrations",
-    "stream.iterating.batch_maker": "integrations",
     "stream.iterating.iterator": "integrations live pack",
     "stream.iterating.iterator_specs": "integrations pack",
     "stream.iterating.pipeline_spec": "integrations pack",

@@ -23,10 +23,10 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index
 from shoal.reading.cache import spilled_pieces
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.part_readers import divided_limits
 from shoal.reading.schedule.memory_division import budget_of
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.source_reading import divided_limits
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault
 from shoal.testing.faults import FaultKind

@@ -15,6 +15,6 @@ def test_the_way_of_a_batch_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """By `bench/hops.py`, which says what a hop is."""
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path))
     script = Path(__file__).parents[2] / "bench" / "hops.py"
-    command = [sys.executable, str(script), "--most", str(MOST_TO_BATCH), str(MOST_TO_REQUEST)]
+    command = [sys.executable, str(script), "--wing", "all", "--most", str(MOST_TO_BATCH), str(MOST_TO_REQUEST)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stdout + done.stderr

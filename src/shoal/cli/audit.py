@@ -188,7 +188,7 @@ def _resolved(arguments: argparse.Namespace) -> ResolvedOrder:
 
 
 def _ids_of(resolved: ResolvedOrder, seed: int, num_epochs: int) -> NDArray[np.int64]:
-    counts = resolved.stored_between(resolved.order_borders)
+    counts = resolved.chunk_samples
     bound = [resolved.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
     return np.stack([epoch.ids(0, epoch.num_samples) for epoch in bound])
 

@@ -140,7 +140,7 @@ def plain_bytes_per_second(
     One thread reads each unit once, in the order of first use, for at most ``most_seconds``.
     """
     share = partition.share(resolved.epoch(0), rank, 0, num_steps)
-    units = resolved.units_of(share.ids, share.chunks)
+    units = resolved.units.of(share.ids, share.chunks)
     first = first_uses(units, np.zeros(0, dtype=np.int64))
     num_bytes, began = 0, time.perf_counter()
     for start in range(0, len(first), _READS_AT_ONCE):

@@ -17,7 +17,6 @@ from shoal.pipeline.stages.stage import Stage
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_stream import Stream
-from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.ranks import check_agreement
@@ -173,13 +172,13 @@ class DataIterator:
         # The default device belongs to this thread, and another thread may make the arrays.
         device = _jax_library().config.jax_default_device
         with InterruptsHeld():
-            making = spec.unobserved().with_threads(_threads(spec.work.pipeline.stages).threaded)
-            is_ahead = bool(loader.prefetch) and not self._is_over
-            making = making.made_ahead() if is_ahead else making
-            source: BatchMaker | Prefetcher = BatchMaker(making, partial(_placed, spec, loader.sharding, device))
-            if is_ahead:
-                source = Prefetcher(Iteration(making, source), making, limit=loader.prefetch)
-            self._iteration = Iteration(spec, source)
+            making = spec.with_threads(_threads(spec.work.pipeline.stages).threaded)
+            making = making.converted(partial(_placed, spec, loader.sharding, device))
+            if loader.prefetch and not self._is_over:
+                making = making.unobserved().made_ahead()
+                self._iteration = Iteration(spec, Prefetcher(Iteration(making), making, limit=loader.prefetch))
+            else:
+                self._iteration = Iteration(making)
         if self._is_over or self._is_stopped:  # perhaps by a signal handler, a moment ago
             self.close()
 

@@ -68,6 +68,12 @@ class Share:
     repeated: NDArray[np.bool_]
     batch_first: NDArray[np.int64]
 
+    def after(self, number: int) -> Share:
+        """Return the share without its first samples."""
+        rest = slice(number, None)
+        batch_first = np.maximum(self.batch_first - number, 0)
+        return Share(self.ids[rest], self.positions[rest], self.chunks[rest], self.repeated[rest], batch_first)
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:

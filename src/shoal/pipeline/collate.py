@@ -10,6 +10,7 @@ from __future__ import annotations
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,28 +21,33 @@ Allocate = Callable[..., Any]
 
 
 def collate(
-    samples: Sequence[Any], allocate: Allocate = np.empty, *, on_missing: Callable[[Sequence[Any]], None] | None = None
+    samples: Sequence[Any],
+    allocate: Allocate = np.empty,
+    *,
+    on_missing: Callable[[Sequence[Any]], None] | None = None,
+    nests: bool = False,
 ) -> Any:
     """Collate samples that are dicts (by field), tuples (by place), or anything else (one column).
 
     A field missing from some samples is a list with None there, and ``on_missing`` is called with the samples.
-    ``allocate`` makes the memory for stacked values, given a shape and a numpy dtype.
+    ``allocate`` makes the memory for stacked values, given a shape and a numpy dtype. With ``nests``, the batch is
+    `nested`.
 
     >>> collate([{"x": 1, "s": b"a"}, {"x": 2, "s": b"b"}])
     {'x': array([1, 2]), 's': [b'a', b'b']}
     """
-    first = samples[0]
+    first, column = samples[0], partial(column_of, allocate=allocate, nests=nests)
     if isinstance(first, Mapping):
         names: Iterable[Any] = first.keys()
         if any(sample.keys() != names for sample in samples):
             if on_missing is not None:
                 on_missing(samples)
             names = {name: None for sample in samples for name in sample}.keys()
-            return {name: column_of([sample.get(name) for sample in samples], allocate) for name in names}
-        return {name: column_of([sample[name] for sample in samples], allocate) for name in names}
+            return {name: column([sample.get(name) for sample in samples]) for name in names}
+        return {name: column([sample[name] for sample in samples]) for name in names}
     if isinstance(first, tuple) and _are_alike(samples):
-        return _tuple_of(first, [column_of(list(column), allocate) for column in zip(*samples, strict=True)])
-    return column_of(list(samples), allocate)
+        return _tuple_of(first, [column(list(values)) for values in zip(*samples, strict=True)])
+    return column(list(samples))
 
 
 def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
@@ -61,8 +67,10 @@ def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
 _PLAIN_NUMBERS = ({int}, {float}, {bool}, {int, float})
 
 
-def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
+def column_of(values: list[Any], allocate: Allocate = np.empty, *, nests: bool = False) -> Any:
     """Collate one field: an array if the values are numbers, or equal-shaped arrays or tensors; else the list.
+
+    With ``nests``, a list of dicts or tuples becomes a dict or tuple of columns.
 
     >>> column_of([1, 2.5]), column_of([1, None])
     (array([1. , 2.5]), [1, None])
@@ -83,7 +91,9 @@ def column_of(values: list[Any], allocate: Allocate = np.empty) -> Any:
         if array.dtype.kind == "f" and all(isinstance(value, numbers.Integral) for value in values):
             return values  # some fit only int64, others only uint64: numpy would round them
         return array if array.dtype.kind in "biufc" else values  # integers beyond 64 bits stay a list
-    return _stacked_tensors(values, allocate) if _is_tensor(first) else values
+    if _is_tensor(first):
+        return _stacked_tensors(values, allocate)
+    return _by_part(values, allocate) if nests and isinstance(first, Mapping | tuple | list) else values
 
 
 def _has_parts(column: Any) -> bool:
@@ -101,11 +111,11 @@ def _by_part(column: Any, allocate: Allocate) -> Any:
         if not names or not all(issubclass(kind, Mapping) for kind in kinds) or any(v.keys() != names for v in column):
             return column
         parts = {name: [value[name] for value in column] for name in names}
-        return {name: _by_part(column_of(values, allocate), allocate) for name, values in parts.items()}
+        return {name: column_of(values, allocate, nests=True) for name, values in parts.items()}
     is_transposed = isinstance(first, tuple) or (isinstance(first, list) and any(map(_is_tensor, first)))
     if not is_transposed or not first or not _are_alike(column):
         return column
-    columns = [_by_part(column_of(list(values), allocate), allocate) for values in zip(*column, strict=True)]
+    columns = [column_of(list(values), allocate, nests=True) for values in zip(*column, strict=True)]
     return columns if isinstance(first, list) else _tuple_of(first, columns)
 
 

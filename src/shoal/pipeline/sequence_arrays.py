@@ -34,9 +34,15 @@ class SequenceFields:
     extras: tuple[str, ...] = ()
     first_ids: tuple[int, ...] = ()
 
-    def tokens_of(self, document: Any, num_tokens: int | None, sample_id: int) -> NDArray[Any]:
-        """Return the tokens of a document and its separator; `UsageError` if their number is not the index's."""
-        values = field_of_tokens("pack_sequences", self.key, document, sample_id)
+    def tokens_of(
+        self, document: Any, num_tokens: int | None, sample_id: int, *, most: int | None = None
+    ) -> NDArray[Any]:
+        """Return the tokens of a document and its separator.
+
+        `UsageError` if their number is not ``num_tokens``, the number in the index, or more than ``most``.
+        """
+        _check_field("pack_sequences", self.key, document, sample_id)
+        values = document[self.key]
         tokens = np.asarray(values)
         if not tokens.size and tokens.dtype.kind == "f":  # numpy's type for an empty list
             tokens = np.zeros(0, dtype=np.int64 if isinstance(values, list | tuple) else np.uint8)
@@ -50,6 +56,9 @@ class SequenceFields:
             msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and {num_tokens} by the index"
             msg += "" if self.separator is None else ", a separator included"
             raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
+        if most is not None and len(tokens) > most:
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {most}"
+            raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
         return tokens
 
     def arrays(
@@ -132,11 +141,11 @@ class PaddedFields:
 
     def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
         """Return the tokens of a document; `UsageError` if their number is not the one in the index."""
-        values = field_of_tokens("batch_by_length", self.key, document, sample_id)
+        _check_field("batch_by_length", self.key, document, sample_id)
         if taken := [name for name in _ADDED_FIELDS if name in document]:
             msg = f"batch_by_length() makes the field {taken[0]!r}, and the sample with id {sample_id} has one"
             raise UsageError(msg, hint=f'rename it before: .rename(other="{taken[0]}")')
-        tokens = np.asarray(values)
+        tokens = np.asarray(document[self.key])
         if not tokens.ndim or tokens.dtype.kind not in "biuf":
             msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
             raise UsageError(msg, hint="batch_by_length() takes an array of numbers for each document")
@@ -175,10 +184,10 @@ class PaddedFields:
         return {self.key: filled, "lengths": lengths.astype(np.int32), "attention_mask": mask, **others}
 
 
-def field_of_tokens(verb: str, key: str, document: Any, sample_id: int) -> Any:
-    """Return the field with the tokens of a document; `UsageError` with the document's fields if it has none."""
+def _check_field(verb: str, key: str, document: Any, sample_id: int) -> None:
+    """Raise `UsageError`, with the document's fields, if a document lacks the field with its tokens."""
     if isinstance(document, Mapping) and key in document:
-        return document[key]
+        return
     msg = f"{verb}(key={key!r}): the sample with id {sample_id} has no such field; "
     if not isinstance(document, Mapping):
         msg += f"it is a {type(document).__name__}, and not a dict of fields"

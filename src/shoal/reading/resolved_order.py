@@ -152,7 +152,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         if self.sampling is not None:
             return self.sampling.num_samples
         if isinstance(self.order, OwnLength):
-            return self.order.num_positions(self.stored_between(self.order_borders))
+            return self.order.num_positions(self.chunk_samples)
         return self.index.num_samples if self.stored is None else len(self.stored)
 
     @property
@@ -178,7 +178,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         if not isinstance(self.order, Adopting):
             return None
         try:
-            adopted = self.order.adopted(checkpoint, self.stored_between(self.order_borders), self.seed)
+            adopted = self.order.adopted(checkpoint, self.chunk_samples, self.seed)
         except StateError:
             raise
         except (UsageError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
@@ -196,7 +196,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
             if self.stored is None and turns is None and isinstance(self.order, BindsBetween):
                 bound = self.order.bind_between(self.order_borders, seed=seed, epoch=epoch)
             else:
-                counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
+                counts = self.chunk_samples if turns is None else np.diff(turns.starts)
                 bound = self.order.bind(counts, seed=seed, epoch=epoch)
             bound = bound if turns is None else OverCopies(bound, turns)
             bound = bound if self.stored is None else OverStored(bound, self.stored)
@@ -211,9 +211,14 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         turns = self._turns.get(epoch)
         if turns is None:
             copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
-            turns = Turns.of(copies, self.stored_between(self.order_borders), whole=not self.moves_chunks)
+            turns = Turns.of(copies, self.chunk_samples, whole=not self.moves_chunks)
             keep_newest(self._turns, epoch, turns)
         return turns
+
+    @cached_property
+    def chunk_samples(self) -> NDArray[np.int64]:
+        """The number of samples that take part in each chunk of the order; shape (num_chunks,)."""
+        return self.stored_between(self.order_borders)
 
     def stored_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the stored samples that take part between neighbouring borders."""
@@ -257,16 +262,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
 
     def moves(self, units: Units) -> bool:
         """Return True if these units are the chunks that the order moves."""
-        return isinstance(units, ChunkUnits) and not self.by_shards
-
-    def units_of(
-        self, ids: NDArray[np.int64], chunks: NDArray[np.int64], units: Units | None = None
-    ) -> NDArray[np.int64]:
-        """Return the unit of each sample id, given its chunk in the order; by default a unit of `units`."""
-        units = self.units if units is None else units
-        if isinstance(units, TurnUnits):
-            return units.of_turns(ids, chunks)
-        return chunks if self.moves(units) else units.of(ids)
+        return isinstance(units, ChunkUnits) and not units.turn_bits and not self.by_shards
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:

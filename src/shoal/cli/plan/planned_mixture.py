@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.cli.options.source_options import source_of
 from shoal.cli.options.stream_options import given_order_options, in_order_of, open_mixture
 from shoal.cli.plan.planned_data import PlannedData, beside
-from shoal.cli.plan.planned_reading import MixtureReading, chunk_bytes_of, chunk_samples_of, windowed
+from shoal.cli.plan.planned_reading import MixtureReading, chunk_bytes_of, windowed
 from shoal.errors import UsageError
 from shoal.figures import bytes_text, parse_bytes
 from shoal.index.index_file import num_column_bytes
@@ -64,7 +64,7 @@ def planned_mixture(arguments: argparse.Namespace, cluster: Cluster, known: Plan
         num_read_chunks=chunks.num_distinct,
         sample_bytes=float((shares * num_bytes / num_stored).sum()),
         held_sample_bytes=float((shares * np.maximum(num_bytes, held_bytes) / num_stored).sum()),
-        chunk_samples=np.concatenate([chunk_samples_of(part) for part in resolved.parts]),
+        chunk_samples=np.concatenate([part.chunk_samples for part in resolved.parts]),
         chunk_bytes=chunks.num_bytes,
         order=windows,
         reading=MixtureReading(resolved, windows, chunks, request),
@@ -145,7 +145,7 @@ def _chunks(resolved: ResolvedMixture, windows: MixedWindows, weights: NDArray[n
     if num_samples >= FOREVER:
         num_samples = max(at for at in request.exhausted_at().values() if at is not None)
     counts = np.array(list(_counts(request, num_samples)), dtype=np.float64)
-    samples = [chunk_samples_of(part) for part in parts]
+    samples = [part.chunk_samples for part in parts]
     sizes = np.array([part.num_ordered for part in parts])
     num_full = np.array([np.count_nonzero(counts) for counts in samples])
     apart = num_samples / np.maximum(1.0, counts)

@@ -187,7 +187,7 @@ class MixtureReading:
         return sum(
             weight
             * (
-                predicted_variance_ratio(part.order, ChunkLayout.of(chunk_samples_of(part)), size, rho=rho)
+                predicted_variance_ratio(part.order, ChunkLayout.of(part.chunk_samples), size, rho=rho)
                 if part.num_ordered > 1
                 else 1
             )
@@ -263,11 +263,6 @@ class MixtureReading:
 
 
 PlannedReading: TypeAlias = DatasetReading | MixtureReading
-
-
-def chunk_samples_of(part: ResolvedOrder) -> NDArray[np.int64]:
-    """Return the samples of each chunk of a source."""
-    return part.stored_between(part.order_borders)
 
 
 def chunk_bytes_of(part: ResolvedOrder) -> NDArray[np.int64]:

@@ -19,7 +19,6 @@ from shoal.order.states.checked_states import checked
 from shoal.order.states.state_fields import WORKER
 from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_second_dealing
 
@@ -174,8 +173,7 @@ class _Part:
         with self._moved_to(start):
             whole = stream.iterator_spec()
         spec = whole.of_worker(self._identity["worker"], self._identity["num_workers"], first_step=step)
-        convert = partial(map, tensors) if stream.partition.batched else None
-        return start, Iteration(spec, BatchMaker(spec, convert))
+        return start, Iteration(spec.converted(partial(map, tensors)) if stream.partition.batched else spec)
 
     def _position(self) -> tuple[dict[str, Any], int]:
         """Return the state of the dataset at the start of the epoch, and the number of items taken since."""

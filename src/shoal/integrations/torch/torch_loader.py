@@ -34,8 +34,7 @@ from shoal.processes.interrupts import InterruptsHeld
 from shoal.processes.start_methods import begin_importing, start_context
 from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.batch_maker import BatchMaker
-from shoal.stream.iterating.iterator import Iteration, Source
+from shoal.stream.iterating.iterator import BatchSource, Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.refilling.steps_of_pass import StepsOfPass
 from shoal.stream.workers.prefetch_thread import Prefetcher
@@ -224,8 +223,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
             iteration.stop()
         return iteration
 
-    def _next_start(self) -> tuple[IteratorSpec, Source | None]:
-        """Return the start of the next iterator, and the source of its batches; None if the loader is stopped."""
+    def _next_start(self) -> tuple[IteratorSpec, BatchSource | None]:
+        """Return the start of the next iterator, and the source of its batches if others make them."""
         if self.num_workers:
             begin_importing(self.multiprocessing_context)
         spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, waits_for_little=True, in_passes=True)
@@ -238,7 +237,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
             newest.close()
         if not self._is_stopped and not self.num_workers:
             with InterruptsHeld():
-                return spec, self._thread_source(spec.unobserved(), finish)
+                return self._threads_start(spec, finish)
         if not self._is_stopped:
             pinned = self._pinned_after(finish)
             try:
@@ -249,19 +248,20 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
                 workers.close()
         return spec, None
 
-    def _thread_source(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
-        """Return the source of batches from threads of this process, or from this thread without prefetching."""
-        spec = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
+    def _threads_start(
+        self, spec: IteratorSpec, finish: Callable[[Any], Any]
+    ) -> tuple[IteratorSpec, BatchSource | None]:
+        """Return the start of an iterator over batches from threads of this process; from this thread without them."""
+        making = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
         if self.pin_memory and can_pin():
-            spec = spec.gathered_into(pinned_array)
+            making = making.gathered_into(pinned_array)
             finish = self._pinned_after(finish)
-        convert = partial(map, finish)
-        if self.prefetch_factor:
-            spec = spec.made_ahead()
-        maker = BatchMaker(spec, convert)
+        making = making.converted(partial(map, finish))
         if not self.prefetch_factor:
-            return maker
-        return Prefetcher(Iteration(spec, maker), spec, limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)
+            return making, None
+        making = making.unobserved().made_ahead()
+        limits: dict[str, Any] = {"limit": self.prefetch_factor, "limit_bytes": self.prefetch_bytes}
+        return spec, Prefetcher(Iteration(making), making, **limits)
 
     def _threads(self, stages: Sequence[Stage]) -> ThreadChoice:
         return choose_threads(stages, num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)

@@ -258,15 +258,14 @@ class PackedOrder:
         return weights
 
     def pieces(self, ids: NDArray[np.int64]) -> Pieces:
-        """Return the document pieces of these sequences, in ascending order; O(blocks) on first use, then O(pieces)."""
-        parts = [_NO_PIECES]
-        blocks = np.searchsorted(self._first, ids, side="right") - 1
-        for number in np.unique(blocks).tolist():
-            rows = ids[blocks == number] - self._first[number]
-            parts.append(self._block(number).pieces.chosen(rows))
+        """Return the document pieces of these sequences; O(blocks) on first use, then O(pieces)."""
+        sequences, rows = np.unique(ids, return_inverse=True)
+        blocks = np.searchsorted(self._first, sequences, side="right") - 1
+        inside = ((number, sequences[blocks == number] - self._first[number]) for number in np.unique(blocks).tolist())
+        parts = [_NO_PIECES, *(self._block(number).pieces.chosen(chosen) for number, chosen in inside)]
         counts = [np.zeros(1, np.int64), *(np.diff(part.first) for part in parts)]
         columns = (np.concatenate(column) for column in zip(*(part[1:] for part in parts), strict=True))
-        return Pieces(np.cumsum(np.concatenate(counts)), *columns)
+        return Pieces(np.cumsum(np.concatenate(counts)), *columns).chosen(rows)
 
     def sequences_with(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the sequences with a piece of a document at any of these positions, ascending."""

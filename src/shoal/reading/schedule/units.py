@@ -14,8 +14,6 @@ from shoal.formats.shard_format import Records
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import Index, locate
 
-_TURN_BITS = 4  # more would only separate turns of a chunk that are sixteen turns apart
-
 
 class UnitRead(NamedTuple):
     """One read: bytes ``[first_byte, end_byte)`` of a shard, with ``num_samples`` samples from id ``first_sample`` on.
@@ -45,8 +43,8 @@ class Units(Protocol):
     num_units: int
     """Number of units in the dataset."""
 
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the unit that holds each sample id."""
+    def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:
+        """Return the number of the unit that holds each sample id; ``chunks`` are the chunks of the order."""
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the read of each unit; one call for many units costs far less than many calls."""
@@ -69,58 +67,41 @@ class Units(Protocol):
 class ChunkUnits(Units):
     """Units that are whole chunks; a unit is the number of its chunk."""
 
-    def __init__(self, table: ChunkTable) -> None:
-        self._table = table
-        self._columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
-        self.num_units = len(table)
+    turn_bits = 0
+    """Bits of a chunk's turn that tell its units apart."""
 
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the chunk that holds each sample id; O(log num_chunks) each."""
-        return np.searchsorted(self._table.first_sample, ids, side="right") - 1
+    def __init__(self, table: ChunkTable) -> None:
+        self._table, self._num_chunks = table, max(1, len(table))
+        self._columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
+        self.num_units = len(table) << self.turn_bits
+
+    def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:
+        """Return the unit of the chunk that holds each sample id, in its turn; O(log num_chunks) each."""
+        held_by = np.searchsorted(self._table.first_sample, ids, side="right") - 1
+        return held_by + (chunks & (1 << self.turn_bits) - 1) * self._num_chunks
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of the chunks."""
-        return list(map(_unit_read, zip(units.tolist(), *(c[units].tolist() for c in self._columns), strict=True)))
+        chunks = units % self._num_chunks
+        return list(map(_unit_read, zip(units.tolist(), *(c[chunks].tolist() for c in self._columns), strict=True)))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of the chunks as columns."""
-        return [units, *(column[units] for column in self._columns)]
+        return [units, *(column[units % self._num_chunks] for column in self._columns)]
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the decoded bytes of the chunk."""
-        return int(self._table.decoded_bytes[read.unit])
+        return int(self._table.decoded_bytes[read.unit % self._num_chunks])
 
 
-class TurnUnits(Units):
+class TurnUnits(ChunkUnits):
     """One unit per turn of a chunk (`shoal.order.sampling.copies`), released before the next turn of the chunk.
 
     With chunks as units, a chunk would stay in memory between its turns in a span, and a span may be a whole epoch.
     Turns of a chunk have consecutive numbers in an epoch, so their last bits tell them apart.
     """
 
-    def __init__(self, table: ChunkTable) -> None:
-        self._chunks, self._num_chunks = ChunkUnits(table), max(1, len(table))
-        self.num_units = self._num_chunks << _TURN_BITS
-
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first unit of the chunk that holds each sample id."""
-        return self._chunks.of(ids)
-
-    def of_turns(self, ids: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the unit of each sample id in a turn of its chunk."""
-        return self.of(ids) + (turns & (1 << _TURN_BITS) - 1) * self._num_chunks
-
-    def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
-        """Return the reads of the turns' chunks."""
-        return list(map(_unit_read, zip(*(column.tolist() for column in self.columns(units)), strict=True)))
-
-    def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return the reads of the turns' chunks as columns."""
-        return [units, *self._chunks.columns(units % self._num_chunks)[1:]]
-
-    def held_bytes(self, read: UnitRead) -> int:
-        """Return the decoded bytes of the turn's chunk."""
-        return self._chunks.held_bytes(read._replace(unit=read.unit % self._num_chunks))
+    turn_bits = 4  # more would only separate turns of a chunk that are sixteen turns apart
 
 
 class UnitReaders(Protocol):
@@ -166,10 +147,10 @@ class SlicedUnits(Units):
         whole = int(table.decoded_bytes[~is_sliced].max(initial=1))
         return max(whole, self._records.largest_bytes(table, is_sliced))
 
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the chunk that holds each sample id, or the sample's own unit; O(log num_chunks) each."""
-        chunks = self._chunks.of(ids)
-        return np.where(self._is_sliced[chunks], ids + self._from_id[chunks], chunks)
+        held_by = self._chunks.of(ids)
+        return np.where(self._is_sliced[held_by], ids + self._from_id[held_by], held_by)
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of whole chunks, and of samples."""
@@ -201,7 +182,7 @@ class RecordUnits(Units):
         self._index = index
         self.num_units = index.num_samples
 
-    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:  # noqa: ARG002
         """Return the ids themselves."""
         return ids
 

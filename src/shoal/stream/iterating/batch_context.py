@@ -62,7 +62,7 @@ class BatchContext:
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
         """Iterate over the samples of a span, after the stages that run in threads."""
-        return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.ids)
+        return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.share.ids.tolist())
 
     @property
     def process(self) -> Callable[[Any, int], Any] | None:
@@ -101,16 +101,11 @@ class BatchContext:
     @property
     def deliverer(self) -> Callable[..., Any]:
         """The function from a collated batch and the marks of its repeats to the yielded batch."""
-        return partial(_delivered, self, self.pipeline.after_collation)
+        return partial(_delivered, self)
 
 
 # A function, not a method: a generator that referenced its iteration would keep the iteration and its threads alive.
-def _delivered(
-    source: BatchContext,
-    finish: tuple[Callable[[Any], Any], ...],
-    batch: Any,
-    repeated: Sequence[bool] | NDArray[np.bool_],
-) -> Any:
+def _delivered(source: BatchContext, batch: Any, repeated: Sequence[bool] | NDArray[np.bool_]) -> Any:
     """Mark the repeats of a batch, format and count the batch, and run the stages of batches."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
@@ -118,8 +113,8 @@ def _delivered(
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)
-    for function in finish:
-        batch = function(batch)
+    if source.pipeline.formatting.name is not None:
+        batch = source.pipeline.formatting.finished(batch)
     try:
         for stage in source.pipeline.batch_stages:
             batch = stage(batch, -1)
@@ -146,10 +141,10 @@ def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
         return None
     own_stages = pipeline.stages[0].own_stages if pipeline.stages else ()
     sources = []
-    for number, (part, first_unit, first_id) in enumerate(reading.places):
+    for number, part in enumerate(reading.readers.parts):
         fetch, budget = part.reader, part.budget
         if not isinstance(fetch, Fetcher) or budget.keeping is not None:
             return None
         own = own_stages[number] if own_stages else ()
-        sources.append(ColumnSource(fetch, budget.units.num_units, first_unit, first_id, own))
+        sources.append(ColumnSource(fetch, budget.units.num_units, part.first_unit, part.first_sample, own))
     return Gathering(sources, formatting=pipeline.formatting, allocate=pipeline.allocate)

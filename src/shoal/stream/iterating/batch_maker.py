@@ -17,37 +17,14 @@ from shoal.stream.states.iterator_position import Position
 
 
 @dataclass(slots=True)
-class _Stop:
-    """A mark that no more pieces are wanted; it has no references, so it keeps nothing alive."""
-
-    is_set: bool = False
-
-
-@dataclass(slots=True)
-class _InWork:
-    """The piece in work, for `BatchMaker.close`."""
-
-    piece: PieceBatches | None = None
-
-
 class BatchMaker:
-    """The source of an iterator that makes its batches itself; ``position`` counts batches made, yielded or not.
+    """The maker of an iterator's batches in the calling thread; ``position`` counts batches made, yielded or not.
 
-    ``convert`` maps the iterator over batches to an iterator over converted batches.
+    It has no reference to its `runs_of`: they would keep its threads alive when nothing else does.
     """
 
-    def __init__(self, spec: IteratorSpec, convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None) -> None:
-        end_with_trainer()
-        self.position = position = spec.position()
-        self._stop, self._in_work = stop, in_work = _Stop(), _InWork()
-        pieces = _pieces(spec, lambda: stop.is_set)
-        # Not a method: a generator that referenced this object would keep its threads alive when nothing else does.
-        runs = _runs(spec, pieces, position, in_work, stop)
-        begun = [next(runs)] if pieces.is_ready else []
-        # Chained, without a call in between for every batch.
-        batches = itertools.chain.from_iterable(itertools.chain(begun, runs))
-        self.batches: Iterator[Any] = batches if convert is None else convert(batches)
-        self.are_converted = convert is not None
+    position: Position
+    piece: PieceBatches | None = None
 
     def end(self) -> None:
         """Stop after the last batch."""
@@ -55,17 +32,41 @@ class BatchMaker:
 
     def stop(self) -> None:
         """Stop, without waiting for the end and without taking locks here."""
-        self._stop.is_set = True
         begin_elsewhere(self.close)
 
     def close(self) -> None:
         """Stop reading; the threads have ended when this returns. Indexing goes on as long as the dataset is there."""
         with InterruptsHeld():
-            self._stop.is_set = True
             self.position.is_over = True  # perhaps while a thread makes the next batch
-            self.batches = iter(())
-            if self._in_work.piece is not None:
-                self._in_work.piece.close()
+            if self.piece is not None:
+                self.piece.close()
+
+
+def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
+    """Yield the batches of each piece: the first, and then the others; and before all none, if they are not ready.
+
+    Pieces end with a whole global batch; batches do not depend on where pieces end.
+    """
+    end_with_trainer()
+    position = maker.position
+    pieces = _pieces(spec, lambda: position.is_over)
+    if not pieces.is_ready:
+        yield iter(())
+    while not position.is_over:
+        piece = pieces.upto(position.end + position.partition.global_batch - 1, read_before=position.end)
+        num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
+        maker.piece = made = PieceBatches(spec, piece, position, pieces.whole)
+        try:
+            yield itertools.islice(made.batches, 1)
+            pieces.begun()
+            yield made.batches
+        finally:
+            pieces.ended()
+        made.close()
+        if piece.is_last:
+            return
+        # This worker may have none of the last steps: count them as done.
+        position.num_yielded = max(position.num_yielded, num_steps)
 
 
 def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[ResolvedOrder]:
@@ -78,27 +79,3 @@ def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[Resolv
     limit_bytes = work.options.memory_limit_bytes
     piecewise = Piecewise(spec.counters, limit_bytes, reader, world_size * num_workers, is_stopped)
     return work.resolved.pieces(work.opened, spec.epoch, piecewise)
-
-
-def _runs(
-    spec: IteratorSpec, pieces: Pieces[ResolvedOrder], position: Position, in_work: _InWork, stop: _Stop
-) -> Iterator[Iterator[Any]]:
-    """Yield the batches of each piece: the first, and then the others.
-
-    Pieces end with a whole global batch; batches do not depend on where pieces end.
-    """
-    while not stop.is_set:
-        piece = pieces.upto(position.end + position.partition.global_batch - 1, read_before=position.end)
-        num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
-        in_work.piece = made = PieceBatches(spec, piece, position, pieces.whole)
-        try:
-            yield itertools.islice(made.batches, 1)
-            pieces.begun()
-            yield made.batches
-        finally:
-            pieces.ended()
-        made.close()
-        if piece.is_last:
-            return
-        # This worker may have none of the last steps: count them as done.
-        position.num_yielded = max(position.num_yielded, num_steps)

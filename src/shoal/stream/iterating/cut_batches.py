@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.pipeline.collate import nested
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
@@ -18,7 +19,7 @@ from shoal.reading.checks.damaged_samples import Damaged, read_sample, salvaged_
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import Gathered, ReadSpan, Shares, gathered
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.iterator_position import Position
 
@@ -40,13 +41,14 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
     process, position, collated, deliver = source.process, source.position, source.pipeline.collator, source.deliverer
     stages_of_runs, nearest = source.stages_of_runs, _NearestKept(source)
     for span in spans:
-        stored = source.samples(span)
-        for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
+        stored, share = source.samples(span), span.share
+        ids, marks = share.ids.tolist(), share.repeated.tolist()
+        for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
             position.num_yielded = step
             samples: list[Any] = list(itertools.islice(stored, end - begin))
-            repeated, num_filtered = span.repeated[begin:end], 0
+            repeated, num_filtered = marks[begin:end], 0
             if process:
-                samples = _processed(process, stages_of_runs, samples, span.ids[begin:end], position)
+                samples = _processed(process, stages_of_runs, samples, ids[begin:end], position)
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
             if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
@@ -75,15 +77,15 @@ def _processed(
     return [process(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
 
 
-def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
+def batches_gathered(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
-    collated, deliver = source.pipeline.collator, source.deliverer
-    stages = [stage.on_batch_columns for stage in source.pipeline.stages]
+    pipeline, collated, deliver = source.pipeline, source.pipeline.collator, source.deliverer
+    stages = [stage.on_batch_columns for stage in pipeline.stages]
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
             source.position.num_yielded = step
-            batch = next(span.made)
+            batch = next(span.runs)
             if isinstance(batch, list):
                 if stages:
                     named = zip(batch, ids[begin:end].tolist(), strict=True)
@@ -93,6 +95,7 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
             else:
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # one id for each row
+                batch = nested(batch, pipeline.allocate) if pipeline.nests else batch
             delivered = deliver(batch, repeated[begin:end])
             source.position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol, Self, TypeAlias
@@ -10,7 +11,7 @@ from shoal.errors import ForkError, UsageError
 from shoal.processes import start_methods
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stats.counters import Throughput
-from shoal.stream.iterating.batch_maker import BatchMaker
+from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.progress_line import progress_line
 from shoal.stream.states.delivery_sums import Proof
@@ -43,8 +44,7 @@ class BatchSource(Protocol):
         """Stop making batches."""
 
 
-Source: TypeAlias = BatchSource | BatchMaker
-Renew: TypeAlias = Callable[[], tuple[IteratorSpec, Source | None]]
+Renew: TypeAlias = Callable[[], tuple[IteratorSpec, BatchSource | None]]
 
 
 class Iteration:
@@ -58,13 +58,19 @@ class Iteration:
     ended.
     """
 
-    def __init__(self, spec: IteratorSpec, source: Source | None = None, renew: Renew | None = None) -> None:
+    def __init__(self, spec: IteratorSpec, source: BatchSource | None = None, renew: Renew | None = None) -> None:
         with InterruptsHeld():
-            source = BatchMaker(spec) if source is None else source
-            self._source = source
-            self._made = source.batches if isinstance(source, BatchMaker) else iter(())
-            self._elsewhere = None if isinstance(source, BatchMaker) else source
-            self.position = position = source.position
+            self._elsewhere, self._made = source, EMPTY_QUEUE
+            self._source: BatchSource | BatchMaker
+            if source is None:
+                self._source = BatchMaker(spec.position())
+                runs = runs_of(self._source, spec)
+                # Chained, without a call in between for every batch.
+                batches = itertools.chain.from_iterable(itertools.chain([next(runs)], runs))
+                self._made = batches if spec.convert is None else spec.convert(batches)
+            else:
+                self._source = source
+            self.position = position = self._source.position
             self._tokenizers = spec.work.tokenizers
             self._num_steps = position.num_steps if position.knows_end else None
             self._resolved, self._counters, self._cursor = spec.work.resolved, spec.counters, spec.cursor
@@ -75,7 +81,7 @@ class Iteration:
             self._line = progress_line(spec.work, position, spec.counters)
             # The rest of the samples that the source made together, yielded without a call of the source.
             self._queue = EMPTY_QUEUE
-            self._takes_queue = isinstance(source, BatchMaker) and not source.are_converted and self._line is None
+            self._takes_queue = source is None and spec.convert is None and self._line is None
             self._renew, self._num_moves = renew, 0
             if spec.cursor is not None:
                 spec.cursor.follow(position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,7 +61,8 @@ class IteratorSpec:
     ``start`` and steps do not count gaps. ``cursor`` follows the iterator; None for a worker, whose batches are counted
     by their receiver. If ranks fill batches, ``first_step`` counts samples; ``num_sequences`` and ``later`` are as in
     `Position`. With ``knows_end``, the iterator waits until all samples of the epoch are counted; else it may begin
-    before. ``ahead`` counts batches made ahead of use, and their receiver adds the counts to ``counters``.
+    before. ``ahead`` counts batches made ahead of use, and their receiver adds the counts to ``counters``. ``convert``
+    maps the iterator over batches to an iterator over converted batches.
     """
 
     work: WorkerSpec
@@ -74,6 +75,7 @@ class IteratorSpec:
     later: Mapping[int, Start] = field(default_factory=dict)
     knows_end: bool = True
     ahead: Counters | None = None
+    convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None
 
     def position(self) -> Position:
         """Return the starting position; it advances batch by batch."""
@@ -140,6 +142,10 @@ class IteratorSpec:
     def with_threads(self, threaded: Threaded | None) -> IteratorSpec:
         """Return this spec with the first stages of samples run in threads."""
         return self._with_pipeline(threaded=threaded)
+
+    def converted(self, convert: Callable[[Iterator[Any]], Iterator[Any]]) -> IteratorSpec:
+        """Return this spec with converted batches."""
+        return replace(self, convert=convert)
 
     def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> IteratorSpec:
         """Return this spec with batches of columns in arrays that ``allocate`` makes of a shape and a type."""

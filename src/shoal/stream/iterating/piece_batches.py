@@ -15,6 +15,7 @@ from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Quarantine, quarantine_of
 from shoal.pipeline.stages.stage import Stage, in_epoch, stages_of
 from shoal.reading.borrowed_values import with_views
+from shoal.reading.part_readers import PartReaders
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_epochs import Piece
@@ -25,7 +26,7 @@ from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import shares_of
-from shoal.stream.iterating.source_reading import JoinedReading, PartReading, Reading
+from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import DeliverySums
 from shoal.stream.states.iterator_position import Position
 from shoal.stream.states.sequence_hashes import hashes_of
@@ -62,11 +63,7 @@ class PieceBatches:
             return replace(context, opened=opened, resolved=everything.resolved, quarantine=quarantine)
 
         opened, quarantine = prepared(piece)
-        self._reading: Reading
-        if len(orders) == 1:
-            self._reading = PartReading(opened.parts[0], orders[0], counters, options)
-        else:
-            self._reading = JoinedReading(opened, orders, counters, options)
+        self._readers = PartReaders(opened, orders, counters, options)
         if not pipeline.worker:
             _compare_memory(orders, pipeline, options)
         self._decoders: Decoders | None = None
@@ -91,14 +88,15 @@ class PieceBatches:
         )
         shares = shares_of(resolved.epoch(spec.epoch), pipeline, position)
         # Generators, without a call in between for every sample.
-        self.batches: Iterator[Any] = work.batcher.batches(shares, self._reading, context)
+        reading = Reading(self._readers, resolved.sample_index)
+        self.batches: Iterator[Any] = work.batcher.batches(shares, reading, context)
         if pipeline.partition.batched:
             _keep_memory(pipeline.partition, opened.parts)
 
     def close(self) -> None:
         """Stop reading; the threads have ended when this returns."""
         self.batches = iter(())
-        self._reading.close()
+        self._readers.close()
         if self._decoders is not None:
             self._decoders.close()
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.partition import Partition
-from shoal.pipeline.collate import collate, nested
+from shoal.pipeline.collate import collate
 from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.missing_fields import warner_of_missing
@@ -57,18 +57,16 @@ class PipelineSpec:
         return alone and have_no_effects(self.stages)
 
     @property
-    def collator(self) -> Callable[[list[Any]], Any]:
-        """The function that makes a batch of samples after their stages, before `after_collation`."""
-        if self.collate is not collate:
-            return self.collate
-        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages))
+    def nests(self) -> bool:
+        """True if dicts and tuples in samples become dicts and tuples of columns."""
+        return self.collate is collate and self.formatting.nests
 
     @property
-    def after_collation(self) -> tuple[Callable[[Any], Any], ...]:
-        """The functions that convert a batch, collated or gathered, for the stages of batches."""
-        nests = self.collate is collate and self.formatting.nests
-        nesting = (partial(nested, allocate=self.allocate),) if nests else ()
-        return nesting if self.formatting.name is None else (*nesting, self.formatting.finished)
+    def collator(self) -> Callable[[list[Any]], Any]:
+        """The function that makes a batch of samples after their stages."""
+        if self.collate is not collate:
+            return self.collate
+        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages), nests=self.nests)
 
 
 def have_no_effects(stages: Sequence[Stage]) -> bool:

@@ -34,9 +34,7 @@ class SingleSamples(Batcher):
         num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in context.opened.parts)
         are_small = most_in_run(context.opened.index.num_samples, num_bytes) > 1  # then making them in runs pays
         if are_small and (gathering := gathering_of(reading, context)) is not None:
-            columns = gathered(reading.in_units(shares), gathering, in_runs=True)
-            spans = (ReadSpan(span.made, span.share.ids.tolist(), [], [], span.steps) for span in columns)
-            return samples_read(spans, context)
+            return samples_read(gathered(reading.in_units(shares), gathering, in_runs=True), context)
         return samples_read(reading.spans(shares, context.quarantine), context)
 
 
@@ -48,7 +46,7 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
     counters, position, finishing = source.counters, source.position, _finishing(source)
     left_in, empty = length_hint, EMPTY_QUEUE  # at the end of a process this may outlive the names of its module
     for span in spans:
-        last, ids = position.num_steps - 1, iter(span.ids)
+        last, ids = position.num_steps - 1, iter(span.share.ids.tolist())
         for run in _each_finished(span.runs, ids, finishing):
             # An epoch ends with its last sample: its reader must ask for that one.
             ends = len(run) > 1 and position.num_made + len(run) > last
@@ -129,7 +127,7 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
     for span in spans:
         after = span.steps.stop
         # The last position of an epoch may have no sample for this rank.
-        for step, sample_id, sample in zip(span.steps, span.ids, source.samples(span), strict=False):
+        for step, sample_id, sample in zip(span.steps, span.share.ids.tolist(), source.samples(span), strict=False):
             result = process(sample, sample_id) if process else sample
             position.num_made = step + 1
             if result is SKIPPED or result is DROPPED:

@@ -41,7 +41,7 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     check_batch(batch, num_samples)
     index, borders = resolved.index, resolved.order_borders
     turns = resolved.turns(0)
-    chunk_samples = resolved.stored_between(borders) if turns is None else np.diff(turns.starts)
+    chunk_samples = resolved.chunk_samples if turns is None else np.diff(turns.starts)
     keys = _keys(resolved, key, turns)
     correlation = _correlation(keys, chunk_samples, rho)
     order, sizes = resolved.order, batch_sizes(batch, num_samples)

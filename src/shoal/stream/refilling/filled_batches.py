@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.partition import Partition, Share
+from shoal.order.partition import Partition
 from shoal.order.states.deals import RankPlace
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED, Stage
@@ -29,7 +29,7 @@ from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.states.delivery_sums import Proof, RecordHashes
+from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import Cursor, Position, place_in
 from shoal.stream.states.sequence_hashes import hashes_of
 from shoal.stream.verbs.dataset_requests import APART, Batching
@@ -86,19 +86,18 @@ class FilledBatches(Batcher):
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the batches."""
-        return _filled(self.parts(shares, reading, context), self.filler(context))
+        return self.filler(context, self.parts(shares, reading, context))
 
     def parts(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Part]:
         """Return an iterator over the kept samples of each global batch."""
-        parts = SharedParts(hashes_of(context.resolved), context.position, self.kept)
-        return parts.made(reading.spans(parts.noted(shares), context.quarantine), context)
+        return _parts_made(reading.spans(shares, context.quarantine), context, self.kept)
 
     kept: ClassVar[Callable[..., Any] | None] = None
-    """The function from a sample and its id to the part that stays until its batch is full; None for all of it."""
+    """The function from a sample to what stays of it, with its id, until its batch is full; None for the sample."""
 
-    def filler(self, context: BatchContext) -> BatchFiller:
+    def filler(self, context: BatchContext, parts: Iterator[Part]) -> BatchFiller:
         """Return the filler that cuts parts of the share into batches."""
-        return BatchFiller(context)
+        return BatchFiller(context, parts)
 
     def of_worker(self) -> Batcher:
         """Return the batcher that makes parts only: the process that receives the parts cuts the batches."""
@@ -111,7 +110,7 @@ class FilledBatches(Batcher):
         finish: Callable[[Any], Any] | None,
     ) -> Received:
         """Return the receiver of parts, which cuts them into batches."""
-        return _CutHere(self.filler(context()), finish)
+        return _CutHere(self.filler(context(), iter(())), finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
         """Return the place of ranks and the steps of a pass; each rank may be in an epoch of its own."""
@@ -162,82 +161,53 @@ class _CutHere:
 
     def batch(self) -> Any:
         """Return the next full batch."""
-        batch = self._filler.batch()
+        batch = next(self._filler)
         return batch if self._finish is None else self._finish(batch)
 
     def last(self) -> Iterator[Any]:
-        """Yield the batches that are left, from where the position is."""
-        return self._filler.last() if self._finish is None else map(self._finish, self._filler.last())
+        """Return an iterator over the batches that are left."""
+        return self._filler if self._finish is None else map(self._finish, self._filler)
 
 
-def _filled(parts: Iterator[Part], filler: BatchFiller) -> Iterator[Any]:
-    for part in parts:
-        filler.add(part)
-        while filler.is_full:
-            yield filler.batch()
-    yield from filler.last()
+def _parts_made(
+    spans: Iterator[ReadSpan], source: BatchContext, kept_part: Callable[..., Any] | None
+) -> Iterator[Part]:
+    """Yield the parts of a rank's share, from the position of an iterator on; ``kept_part`` as in `FilledBatches`."""
+    process, position, hashes = source.process, source.position, hashes_of(source.resolved)
+    size, num_taken, in_a_row = position.partition.size_of(source.pipeline.rank), position.num_taken, 0
+    for span in spans:
+        share, stored, ids = span.share, source.samples(span), span.share.ids.tolist()
+        hashes_of_share = hashes.of(position.epoch, share.positions, share.ids)
+        for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
+            samples: list[Any] = []
+            kept: list[int] = []
+            filtered: list[int] = []
+            for number, sample_id in enumerate(ids[begin:end], begin):
+                sample = next(stored)
+                result = process(sample, sample_id) if process else sample
+                if position.is_over:
+                    raise StoppedError("the stream was closed while a batch was made")
+                if result is DROPPED or result is SKIPPED:
+                    filtered += [number] * (result is DROPPED)
+                    in_a_row += 1
+                    source.check_dropped(in_a_row, step)
+                    continue
+                in_a_row = 0
+                samples.append((kept_part(result, sample_id=sample_id), sample_id) if kept_part else result)
+                kept.append(number)
+            before = step * size + num_taken + 1 - begin
+            num_taken = 0
+            if position.rank is None:
+                position.num_yielded = step + 1
+            counts = ([before + number for number in numbers] for numbers in (kept, filtered))
+            yield Part(samples, next(counts), hashes_of_share[kept], next(counts))
 
 
-class SharedParts:
-    """The maker of the parts of a rank's share, from the position of an iterator on; ``kept`` as in `FilledBatches`."""
+class BatchFiller(Iterator[Any]):
+    """The batches that are cut from ``parts``, and from parts added besides; each moves the position."""
 
-    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any] | None) -> None:
-        self._hashes, self._epoch, self._kept = hashes, position.epoch, kept
-        self._skipped = 0 if position.rank is None else position.num_yielded % position.partition.size_of(position.rank)
-        self._noted: deque[tuple[NDArray[np.uint64], int]] = deque()
-
-    def noted(self, shares: Shares) -> Shares:
-        """Yield shares without samples that were taken before; `made` expects one span for each share."""
-        for share, steps in shares:
-            rest, skipped, self._skipped = share, self._skipped, 0
-            if skipped:
-                rest = Share(
-                    share.ids[skipped:],
-                    share.positions[skipped:],
-                    share.chunks[skipped:],
-                    share.repeated[skipped:],
-                    np.maximum(share.batch_first - skipped, 0),
-                )
-            self._noted.append((self._hashes.of(self._epoch, rest.positions, rest.ids), skipped))
-            yield rest, steps
-
-    def made(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Part]:
-        """Yield part after part."""
-        process, position, kept_part = source.process, source.position, self._kept
-        size, in_a_row = position.partition.size_of(source.pipeline.rank), 0
-        for span in spans:
-            hashes, skipped = self._noted.popleft()
-            stored = source.samples(span)
-            for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
-                samples: list[Any] = []
-                kept: list[int] = []
-                filtered: list[int] = []
-                for number, sample_id in enumerate(span.ids[begin:end], begin):
-                    sample = next(stored)
-                    result = process(sample, sample_id) if process else sample
-                    if position.is_over:
-                        raise StoppedError("the stream was closed while a batch was made")
-                    if result is DROPPED or result is SKIPPED:
-                        filtered += [number] * (result is DROPPED)
-                        in_a_row += 1
-                        source.check_dropped(in_a_row, step)
-                        continue
-                    in_a_row = 0
-                    samples.append(result if kept_part is None else kept_part(result, sample_id))
-                    kept.append(number)
-                before = step * size + skipped + 1 - begin
-                skipped = 0
-                if position.rank is None:
-                    position.num_yielded = step + 1
-                counts = ([before + number for number in numbers] for numbers in (kept, filtered))
-                yield Part(samples, next(counts), hashes[kept], next(counts))
-
-
-class BatchFiller:
-    """Cut parts into batches, and move the position after each batch."""
-
-    def __init__(self, source: BatchContext) -> None:
-        self._source, self._position = source, source.position
+    def __init__(self, source: BatchContext, parts: Iterator[Part]) -> None:
+        self._source, self._position, self._parts = source, source.position, parts
         self._size = source.position.partition.size_of(source.pipeline.rank)
         self._collated, self._deliver = source.pipeline.collator, source.deliverer
         self._waiting = Part([], [], np.zeros(0, dtype=np.uint64))
@@ -254,15 +224,6 @@ class BatchFiller:
         self._waiting = Part(samples, counts, np.concatenate([hashes, part.hashes[new:]]))
         self._has_kept = self._has_kept or bool(samples)
 
-    def last(self) -> Iterator[Any]:
-        """Yield the batches that are left when there are no more parts."""
-        self.close()
-        while self.is_full:
-            yield self.batch()
-        if self.num_ready and self._position.partition.remainder != "drop":
-            yield self.batch(is_last=True)
-        self.end()
-
     def close(self) -> None:
         """Note that there are no more parts."""
 
@@ -273,13 +234,25 @@ class BatchFiller:
 
     @property
     def is_full(self) -> bool:
-        """True if `batch` has one."""
+        """True if a batch can be cut without more parts."""
         return self.num_ready >= self._size
 
-    def batch(self, *, is_last: bool = False) -> Any:
-        """Return the next full batch, or the last batch of the share, which ``remainder="pad"`` fills with repeats."""
+    def _num_rows(self) -> int:
+        """Take parts until a batch is full, and return its rows: fewer in the last batch; then end."""
+        while not self.is_full and (part := next(self._parts, None)) is not None:
+            self.add(part)
+        if not self.is_full:
+            self.close()
+        if not self.is_full and (not self.num_ready or self._position.partition.remainder == "drop"):
+            self.end()
+            raise StopIteration
+        return min(self.num_ready, self._size)
+
+    def __next__(self) -> Any:
+        """Return the next batch; ``remainder="pad"`` fills the last one with repeats."""
+        num_samples = self._num_rows()
         samples, counts, hashes, _ = self._waiting
-        position, num_samples = self._position, len(samples) if is_last else self._size
+        position, is_last = self._position, num_samples < self._size
         count = position.num_steps if is_last else counts[num_samples - 1]  # of the share, after the batch
         repeated = self._repeated(num_samples)
         chosen = itertools.islice(itertools.cycle(samples[:num_samples]), len(repeated))

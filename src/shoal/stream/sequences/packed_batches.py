@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,24 +58,19 @@ class PackedAsTheyCome(FilledBatches):
         packing = None if batching is None else self.packing.to_dict()
         return replace(super().partition(batching, world_size), packing=packing)
 
-    def filler(self, context: BatchContext) -> BatchFiller:
+    def filler(self, context: BatchContext, parts: Iterator[Part]) -> BatchFiller:
         """Return the filler that packs the documents of a share into batches of sequences."""
-        return SequenceFiller(context, self.packing, self.fields)
+        return SequenceFiller(context, parts, self.packing, self.fields)
 
-    def kept(self, sample: Any, sample_id: int) -> Document:
-        """Return the tokens of a document; `UsageError` if it has none, or more than are allowed."""
-        tokens = self.fields.tokens_of(sample, None, sample_id)
-        if self.packing.too_long == "refuse" and len(tokens) > self.packing.length:
-            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {self.packing.length}"
-            raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
-        return Document(tokens, sample_id)
+    @property
+    def kept(self) -> Callable[..., Any]:  # type: ignore[override]
+        """The function from a document to its tokens."""
+        most = self.packing.length if self.packing.too_long == "refuse" else None
+        return partial(self.fields.tokens_of, num_tokens=None, most=most)
 
 
-class Document(NamedTuple):
-    """The tokens of a document, and its id."""
-
-    tokens: NDArray[Any]
-    sample_id: int
+_Document = tuple[NDArray[Any], int]
+"""The tokens of a document, and its id."""
 
 
 class _Group(NamedTuple):
@@ -82,7 +79,7 @@ class _Group(NamedTuple):
     ``end`` is the number of samples of the share up to the last document, with it; ``proof`` sums up all documents.
     """
 
-    documents: list[Document]
+    documents: list[_Document]
     block: PackedBlock
     order: list[int]
     end: int
@@ -92,8 +89,8 @@ class _Group(NamedTuple):
 class SequenceFiller(BatchFiller):
     """Pack parts, which hold the tokens of documents, into batches of sequences."""
 
-    def __init__(self, source: BatchContext, packing: Packing, fields: SequenceFields) -> None:
-        super().__init__(source)
+    def __init__(self, source: BatchContext, parts: Iterator[Part], packing: Packing, fields: SequenceFields) -> None:
+        super().__init__(source, parts)
         self._packing, self._fields = packing, fields
         self._key = (source.resolved.seed, source.position.epoch)
         self._groups: deque[_Group] = deque()
@@ -147,7 +144,7 @@ class SequenceFiller(BatchFiller):
         documents, counts, hashes, _ = self._waiting
         self._waiting = Part(documents[num_documents:], counts[num_documents:], hashes[num_documents:])
         documents, hashes = documents[:num_documents], hashes[:num_documents]
-        lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
+        lengths = np.array([len(tokens) for tokens, _ in documents], dtype=np.int64)
         block = self._packing.packed(lengths)
         numbers = np.arange(block.num_sequences)
         if len(numbers):
@@ -161,9 +158,9 @@ class SequenceFiller(BatchFiller):
             proof = Proof(len(hashes), int(hashes.sum(dtype=np.uint64)))
             self._groups.append(_Group(documents, block, numbers.tolist(), self._packed_up_to, proof))
 
-    def batch(self, *, is_last: bool = False) -> Any:
-        """Return the next full batch, or the last batch of the share, which ``remainder="pad"`` fills with repeats."""
-        num_sequences = self.num_ready if is_last else self._size
+    def __next__(self) -> Any:
+        """Return the next batch; ``remainder="pad"`` fills the last one with repeats."""
+        num_sequences = self._num_rows()
         repeated = self._repeated(num_sequences)
         taken, packed = (
             self._position.num_sequences,
@@ -171,7 +168,7 @@ class SequenceFiller(BatchFiller):
         )
         chosen = list(itertools.islice(packed, taken, taken + num_sequences))
         rows = list(itertools.islice(itertools.cycle(chosen), len(repeated)))
-        documents, first, starts, stops = list[Document](), [0], [], []
+        documents, first, starts, stops = list[_Document](), [0], [], []
         for group, sequence in rows:
             pieces = slice(*group.block.first_piece[sequence : sequence + 2].tolist())
             documents += [group.documents[number] for number in group.block.document[pieces].tolist()]
@@ -179,8 +176,8 @@ class SequenceFiller(BatchFiller):
             stops += group.block.stop[pieces].tolist()
             first.append(len(documents))
         spans = (np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64))
-        tokens = [document.tokens for document in documents]
-        ids = np.array([document.sample_id for document in documents], dtype=np.int64)
+        tokens = [document_tokens for document_tokens, _ in documents]
+        ids = np.array([sample_id for _, sample_id in documents], dtype=np.int64)
         arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans, ids)
         batch = self._deliver(arrays, repeated)
         lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)

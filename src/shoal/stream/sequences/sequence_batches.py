@@ -65,8 +65,7 @@ class SequenceShares:
     def of_documents(self, shares: Shares) -> Shares:
         """Yield the documents of each share of sequences, one for each piece."""
         for share, steps in shares:
-            rows = np.unique(share.ids)  # a repeat may come before what it repeats
-            pieces = self._order.pieces(rows).chosen(np.searchsorted(rows, share.ids))
+            pieces = self._order.pieces(share.ids)
             self._waiting.append((share, pieces))
             repeated = np.repeat(share.repeated, np.diff(pieces.first))
             first = pieces.first[share.batch_first]

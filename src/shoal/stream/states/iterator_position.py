@@ -99,6 +99,11 @@ class Position:
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return range(self.num_yielded // size, self.partition.num_batches(self.num_samples, self.start))
 
+    @property
+    def num_taken(self) -> int:
+        """Samples of the first of `global_batches` that the rank has taken, if ranks fill their batches."""
+        return 0 if self.rank is None else self.num_yielded % self.partition.size_of(self.rank)
+
     def is_repeated_by(self, later: Position) -> bool:
         """Return True if another pass begins where this one began, and this one was left before its end.
 

@@ -20,13 +20,12 @@ class SequenceHashes(RecordHashes):
 
     def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the hashes, shape (num_sequences,)."""
-        rows, back = np.unique(ids, return_inverse=True)
-        pieces = self._resolved.untouched(epoch).pieces(rows)
+        pieces = self._resolved.untouched(epoch).pieces(ids)
         hashes = draws(super().of(epoch, pieces.positions, pieces.ids), pieces.starts)
         sums = np.zeros(len(hashes) + 1, dtype=np.uint64)
         np.cumsum(hashes, out=sums[1:])
-        of_rows = sums[pieces.first[1:]] - sums[pieces.first[:-1]]
-        return draws(keys(key(0, epoch, "sequences"), positions), of_rows[back])
+        of_sequences = sums[pieces.first[1:]] - sums[pieces.first[:-1]]
+        return draws(keys(key(0, epoch, "sequences"), positions), of_sequences)
 
 
 def hashes_of(resolved: Resolved) -> RecordHashes:
