@@ -192,7 +192,7 @@ def test_columns_are_not_dropped_unless_that_is_meant(
     calls.text("index", tmp_path / "out", "--output", tmp_path / "plain.index")
     assert calls.complaints == ""
     calls.text("index", tmp_path / "out", "--output", index, "--checksum")
-    assert "had the columns length, cls, record_crc32, and the new index has not" in calls.complaints
+    assert "had the columns length, cls, record_crc32, but the new index has not" in calls.complaints
     assert len(shoal.open(tmp_path / "out")) == 3
 
 

@@ -279,4 +279,4 @@ def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None
 
 @pytest.mark.parametrize("verb", ["info", "index"])
 def test_other_verbs_refuse_a_mixture_file(calls: Calls, blend: Path, verb: str) -> None:
-    assert f"is a mixture file, and `shoal {verb}` works on one dataset" in calls.refused(verb, blend)
+    assert f"is a mixture file, but `shoal {verb}` works on one dataset" in calls.refused(verb, blend)

@@ -157,7 +157,7 @@ def test_sequences_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Pat
     assert "best_fit" in calls.text(*words)
     assert "no column 'words'" in calls.refused(*words, "--lengths", "words")
     numbers = ("--num-samples", 1000, "--sample-bytes", 8)
-    assert "numbers alone have none" in calls.refused("plan", *numbers, "--pack-sequences", 64)
+    assert "needs the lengths of documents" in calls.refused("plan", *numbers, "--pack-sequences", 64)
 
 
 def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def with_header(data: bytes, old: bytes, new: bytes) -> bytes:
 
 def test_a_newer_version_is_named() -> None:
     data = with_header(file_of(index_of(SOME)), b'"version":"1"', b'"version":"7"')
-    with pytest.raises(IndexFileError, match="version '7', and this shoal reads version 1") as caught:
+    with pytest.raises(IndexFileError, match="version '7', but this version of shoal reads version 1") as caught:
         decode(data)
     assert "update shoal" in caught.value.hint
 

@@ -76,7 +76,7 @@ def test_files_in_s3_are_packed_by_repack(
     assert dataset.select(cls="dog").num_samples == 3
     (tmp_path / "list.csv").write_text("path\ns3://user:secret@photos/all/cat/0.jpg\n")
     with pytest.raises(
-        UsageError, match=r"row 0 names s3://photos/all/cat/0\.jpg, and a manifest names files of this machine"
+        UsageError, match=r"row 0 names s3://photos/all/cat/0\.jpg, but a manifest names files of this machine"
     ):
         pack(tmp_path / "list.csv", tmp_path / "none")
 

@@ -169,11 +169,11 @@ def identity(sample: Any) -> Any:
             2,
             "8 threads: 16 processors for this rank, and libjpeg-turbo decodes",
         ),
-        ([Map(identity), Decode(["pil"])], 0, "one thread: a function of yours decodes, or comes before the images"),
+        ([Map(identity), Decode(["pil"])], 0, "one thread: a map() function decodes, or runs before decode()"),
         (
             [Decode(["pil", {"jpg": identity}])],
             0,
-            "one thread: a function of yours decodes, or comes before the images",
+            "one thread: a map() function decodes, or runs before decode()",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_errors(tmp_path: Path) -> None:
     stage = tokenize_with(path, field="txt")
     with pytest.raises(UsageError, match=r"needs the field 'txt'; this sample has 'text'"):
         stage({"text": "a"}, 0)
-    with pytest.raises(UsageError, match="needs text in the field 'txt', and got int"):
+    with pytest.raises(UsageError, match="needs text in the field 'txt', but got int"):
         stage({"txt": 3}, 0)
     with pytest.raises(FieldError) as caught:
         stage({"txt": b"\xff"}, 0)

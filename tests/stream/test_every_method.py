@@ -330,10 +330,10 @@ def test_what_follows_packing_is_refused_before_it_means_something_else(home: Pa
         "columns": lambda ds: ds.columns("tokens"),
         "with_ids": lambda ds: ds.with_ids(),
     }.items():
-        with pytest.raises(UsageError, match=rf"{name}\(\) works on documents, and was called after pack_sequences"):
+        with pytest.raises(UsageError, match=rf"{name}\(\) works on documents, but was called after pack_sequences"):
             verb(packed)
     for name, verb in {"sample": lambda ds: ds.sample(by="label"), "split": lambda ds: ds.split({"a": 0.5})}.items():
-        with pytest.raises(UsageError, match=rf"{name}\(\) works on documents, and was called after pack_sequences"):
+        with pytest.raises(UsageError, match=rf"{name}\(\) works on documents, but was called after pack_sequences"):
             verb(shoal.open(home / "web").pack_sequences(16))
     with pytest.raises(UsageError, match=r"'a' was given pack_sequences\(\)"):
         shoal.mix({"a": packed})
@@ -368,7 +368,7 @@ def test_a_change_of_weights_after_packing_counts_sequences(home: Path) -> None:
     as_they_come = mixture(home).pack_sequences(16, lengths=None).batch(4)
     with pytest.raises(
         UsageError,
-        match=r"reweight\(in_steps=True\) counts batches, and only reading shows the samples",
+        match=r"reweight\(in_steps=True\) counts batches, but only reading shows the samples",
     ):
         as_they_come.reweight(at=3, in_steps=True, weights=weights)
 
@@ -381,7 +381,7 @@ def test_lists_of_sample_ids_and_functions_that_collate_are_refused_for_sequence
         (torch.BatchSampler, packed.batch(4)),
         (torch.BatchSampler, shoal.open(home / "web").batch_by_length(4)),
     ):
-        with pytest.raises(UsageError, match="makes a sequence of pieces of several"):
+        with pytest.raises(UsageError, match="joins pieces of several samples"):
             sampler(ds)
     for each in (packed.batch(4), shoal.open(home / "web").pack_sequences(16, lengths=None).batch(4)):
         with pytest.raises(UsageError, match=r"makes the arrays itself"):

@@ -384,7 +384,7 @@ def test_a_shard_whose_headers_are_others_is_refused(tars: Path) -> None:
         "clips-0.tar", int(opened.index.shard_bytes[0]), "", ShardScan(np.array([0, 512]), np.zeros(1, dtype=np.uint32))
     )
     wrong = replace(opened, index=assemble("tar", [one]), paths=opened.paths[:1])
-    with pytest.raises(ShardError, match="its headers have 20 samples, and the index 1"):
+    with pytest.raises(ShardError, match="its headers have 20 samples, but the index has 1"):
         Dataset(DatasetSpec.of(wrong)).split({"a": 0.5, "b": 0.5}, by="__key__")
 
 

@@ -87,7 +87,7 @@ def test_a_state_of_another_mixture_is_refused_by_the_name_of_the_source(home: P
     )
     more = {**sources, "more": sources["tar"].take(9)}
     refused("knows no source 'more'|weights before .* differ", more, weights={**WEIGHTS, "more": 0.1})
-    with pytest.raises(StateError, match="the state was saved with a mixture, and this stream is not a mixture"):
+    with pytest.raises(StateError, match="the state was saved with a mixture, but this stream is not a mixture"):
         sources["tar"].shuffle(seed=3).load_state_dict(state)
     with pytest.raises(StateError, match="this stream is a mixture"):
         mixed(home).load_state_dict(sources["tar"].shuffle(seed=3).state_dict())

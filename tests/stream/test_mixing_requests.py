@@ -275,7 +275,7 @@ def test_fields_that_are_in_the_way(home: Path) -> None:
         next(iter(shoal.mix({"a": own})))
     ids = shoal.mix({"a": sources["tar"].with_ids(), "b": sources["mds"].with_ids()}, weights={"a": 1, "b": 1})
     assert all(sample["__id__"] == sample["own"] for sample in ids)
-    with pytest.raises(UsageError, match="adds '__id__', and the samples have"):
+    with pytest.raises(UsageError, match="adds '__id__', but the samples have"):
         list(ids.with_ids())
     broken = shoal.mix({"a": sources["tar"], "b": sources["mds"].map(lambda _: 1 / 0)}, weights={"a": 1, "b": 1})
     with pytest.raises(ZeroDivisionError) as caught:

@@ -204,7 +204,7 @@ WRONG = [
     ("sources:\n  web: {path: web, wieght: 1}\n", 2, 20, "'wieght'.*did you mean 'weight'"),
     ("sources:\n  web: {path: web}\nsede: 1\n", 3, 1, "'sede'.*did you mean 'seed'"),
     ("sources:\n  web: {path: web}\n  web: {path: code}\n", 3, 3, "given on line 2 already"),
-    ("sources:\n  web: {path: web, weight: 1}\n  code: {path: code}\n", 3, 9, "'code' has no weight, and .* one"),
+    ("sources:\n  web: {path: web, weight: 1}\n  code: {path: code}\n", 3, 9, "'code' has no weight, but .* one"),
     ("sources:\n  web: {path: web, weight: 1, repeat: 2}\n", 2, 31, "has weight and repeat"),
     ("sources:\n  web: {path: web, weight: heavy}\n", 2, 28, "is a number; here is 'heavy'"),
     ("sources:\n  web: {path: web}\n  code:\n    path: code\n    weight 3\nseed: 1\n", 5, 5, "this key has no ':'"),
@@ -278,7 +278,7 @@ def test_a_secret_in_a_file_is_not_shown(tmp_path: Path) -> None:
 
 def test_a_file_that_would_unfold_to_very_much_is_refused() -> None:
     text = "a: &a0 [x, x]\n" + "".join(f"b{n}: &a{n + 1} [*a{n}, *a{n}, *a{n}, *a{n}]\n" for n in range(20))
-    with pytest.raises(UsageError, match=r"line \d+, column \d+: this holds more than"):
+    with pytest.raises(UsageError, match=r"line \d+, column \d+: the file holds more than"):
         parse_yaml(text.encode(), "bomb.yaml")
     with pytest.raises(UsageError, match="nested too deeply"):
         parse_yaml(b"[" * 5000 + b"]" * 5000, "deep.yaml")

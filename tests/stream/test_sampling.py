@@ -295,7 +295,7 @@ def test_columns_of_turns_are_gathered(tmp_path: Path) -> None:
 
 def test_a_state_holds_only_a_digest_for_the_command_line(tars: Dataset) -> None:
     state = State.from_dict(tars.sample(BALANCED).shuffle().state_dict())
-    with pytest.raises(StateError, match=r"saved after sample\(\), and holds only a digest"):
+    with pytest.raises(StateError, match=r"saved after sample\(\), but holds only a digest"):
         request_of_state(state)
 
 
@@ -333,7 +333,7 @@ def test_repeats_are_a_sentence(weights: list[int], num_samples: int, text: str)
 REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.sample(), "sample.. got nothing to sample by"),
     (lambda ds: ds.sample(BALANCED, by=LABELS), "sample.. takes weights, or by= classes; got both"),
-    (lambda ds: ds.sample(balanced=True), "sample.balanced=True. needs classes, and by= names none"),
+    (lambda ds: ds.sample(balanced=True), "sample.balanced=True. needs classes, but by= names none"),
     (
         lambda ds: ds.sample(by=LABELS, balanced=cast("bool", {"few": 2})),
         "must be True or False; got {'few': 2}",
@@ -357,7 +357,7 @@ REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.shuffle().sample(BALANCED), r"was called after shuffle\(\)"),
     (lambda ds: ds.filter(bool).sample(BALANCED), r"was called after filter\(\)"),
     (lambda ds: ds.batch(4).sample(BALANCED), r"was called after batch\(\)"),
-    (lambda ds: ds.sample(BALANCED).take(5), r"take\(\) chooses stored samples, and was called after sample\(\)"),
+    (lambda ds: ds.sample(BALANCED).take(5), r"take\(\) chooses stored samples, but was called after sample\(\)"),
 ]
 
 

@@ -194,7 +194,7 @@ def _columns_text(columns: Mapping[str, Any]) -> str | None:
 def _origin(opened: Opened, *, index_was_made: bool, is_given: bool) -> str:
     path = opened.index_path
     if index_was_made:
-        return "made now; it is kept for the next time" if path is not None else "made now, and could not be kept"
+        return "made now; it is kept for the next time" if path is not None else "made now, but could not be kept"
     if is_given:
         return "given"
     if path is not None and any(_is_above(path, shard) for shard in opened.paths):

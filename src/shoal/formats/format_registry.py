@@ -172,7 +172,7 @@ def suffixes_of_packages() -> tuple[str, ...]:
 
 
 def _of_package(lowered: str) -> Format | None:
-    """Return the format that another package brings for the suffix of a name."""
+    """Return the format that another package registers for the suffix of a name."""
     ending = next((suffix for suffix in suffixes_of_packages() if lowered.endswith(suffix)), None)
     if ending is None:
         return None

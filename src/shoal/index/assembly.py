@@ -208,11 +208,11 @@ def validate(index: Index) -> None:
         _check_rows(index.sample_bytes > 0, "sample {} has no bytes")
     actual = fingerprint(index.shard_names, shard, first, end, index.extent_num_samples)
     if actual != index.fingerprint:
-        _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, and its contents have {actual!r}")
+        _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, but its contents have {actual!r}")
 
 
 def _check_rows(is_right: NDArray[np.bool_] | Any, msg: str) -> None:
-    """Raise for the first row that is not right."""
+    """Raise `IndexFileError` for the first invalid row."""
     if not is_right.all():
         _refuse(msg.format(int(np.argmin(is_right))))
 

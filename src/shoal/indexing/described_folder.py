@@ -72,7 +72,7 @@ def _classes(source: Source, format: Folder, *, has_rows: bool) -> ClassDirector
 
 
 def _inside_classes(source: Source, classes: ClassDirectories) -> Source:
-    """Return the source without the files outside of the classes, and log them; raises as `refuse_strays`."""
+    """Return the source without the files outside of the classes, and log these files. Raises as `refuse_strays`."""
     numbers = classes.numbers_of(source.names)
     if -1 not in numbers:
         return source

@@ -186,7 +186,7 @@ def compare_hashes(what: Described, store: Store) -> int:
 
 
 def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
-    """Return the manifests, from the highest directory on since it may name all shards, and the other paths."""
+    """Return the manifests, top directory first because its manifest may name all shards, and the other paths."""
     manifests = [path for path in source.paths if basename(path) == MANIFEST_NAME]
     others = [path for path in source.paths if basename(path) != MANIFEST_NAME]
     return sorted(manifests, key=lambda path: (path.count("/"), path)), others
@@ -225,7 +225,7 @@ def _add(shards: _NamedShards, manifest: Manifest, path: str, store: Store) -> b
         shards.expected.update(zip(packed, expected, strict=True))
         return True
     missing = [name for name, info in zip(paths, infos, strict=True) if info is None]
-    msg = f"{path} names {len(paths)} shards, and {len(missing)} are not there; the first is {missing[0]}"
+    msg = f"{path} names {len(paths)} shards, but {len(missing)} do not exist; the first is {missing[0]}"
     raise StorageError(msg, hint=_COPY_HINT)
 
 

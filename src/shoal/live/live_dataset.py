@@ -79,11 +79,11 @@ class LiveDataset:
     # ---- order and processing
 
     def shuffle(self, *, seed: int = 0, buffer: int | str | None = None, **unknown: Any) -> Self:
-        """Shuffle through a buffer: each step delivers a random sample, and the next one takes its place.
+        """Shuffle through a buffer: each step delivers a random sample, and the next sample fills the gap.
 
         The order equals `shoal.orders.Buffer` over the samples as they arrive. A sample leaves at most ``buffer``
-        samples early, stays for ``buffer`` steps on average, and has no latest time. Delivery begins when the buffer is
-        full or the source has ended.
+        samples early. It stays for ``buffer`` steps on average, and possibly much longer. Delivery begins when the
+        buffer is full or the source has ended.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class LiveDataset:
     ) -> Self:
         """Decode fields by suffix, as `Dataset.decode` does."""
         if features := [name for name in decoders if isinstance(name, str) and name in FEATURES]:
-            msg = f"decode({features[0]!r}) follows the features of a dataset, and a live stream has none"
+            msg = f"decode({features[0]!r}) follows the features of a dataset, but a live stream has none"
             raise UsageError(msg, hint='name decoders by suffix: decode("pil"), decode({"m4a": function})')
         return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size), "decode()")
 
@@ -232,5 +232,5 @@ class LiveDataset:
 
     def _refuse_after_batch(self, verb: str) -> None:
         if self._spec.batch_size is not None:
-            msg = f"{verb} takes samples, and was called after batch()"
+            msg = f"{verb} takes samples, but was called after batch()"
             raise UsageError(msg, hint=f"put it before batch(); only map() may follow, and gets batches: {verb}")

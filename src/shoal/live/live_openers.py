@@ -62,7 +62,7 @@ def from_iterable(
         raise UsageError(msg, hint="shoal.from_iterable(lambda: read_events())")
     if replay and isinstance(samples, Iterator) and not has_state(samples):
         msg = f"replay=True needs a source that can restart; this is an iterator ({kind})"
-        raise UsageError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
+        raise UsageError(msg, hint="give a function that makes the iterator: from_iterable(lambda: ..., replay=True)")
     make = partial(_iterable, samples, replay, shared)
     return LiveDataset(LiveSpec(make), f"an iterable ({getattr(samples, '__name__', kind)})")
 
@@ -212,7 +212,7 @@ def _followed(
 def _shared(sharing: Sharing, shared: bool | None) -> Sharing:  # noqa: FBT001
     """Return the part of the source that this rank takes: a rank's own source is not shared."""
     if shared is None and sharing.world_size > 1:
-        msg = f"there are {sharing.world_size} ranks (or workers), and from_iterable() does not know whether their "
+        msg = f"there are {sharing.world_size} ranks (or workers), but from_iterable() does not know whether their "
         msg += "sources are the same"
         hint = "shared=True if they are: each takes its part of the samples; shared=False if each has its own"
         raise UsageError(msg, hint=hint)

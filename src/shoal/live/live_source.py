@@ -99,7 +99,7 @@ class LiveSource(ABC):
         ``states`` and ``places`` are the states and places of each rank of the saved run. Raises `StateError` if the
         source cannot be dealt to another number of ranks.
         """
-        msg = f"the state is of a run on {len(states)} ranks, and this one has {sharing.world_size}: the places of an "
+        msg = f"the state is of a run on {len(states)} ranks, but this run has {sharing.world_size}: the places of an "
         msg += "iterable or a function are numbers within a rank's own stream, which cannot be dealt again"
         hint = f"resume on {len(states)} ranks; a followed directory (shoal.follow) may change their number"
         raise StateError(msg, hint=hint)

@@ -147,7 +147,7 @@ class SegmentsInTurn:
         return order
 
     def narrow(self, positions: int) -> None:
-        """Limit spans to about this many positions, in the segments that can."""
+        """Limit spans to about this many positions, in segments whose order supports the limit."""
         if positions < self.span:
             self.span = positions
             for order in list(self._bound.values()):

@@ -255,7 +255,7 @@ class BlockEpoch:
         return begin + unpermute_each(line - begin, size, block_keys)
 
     def _block(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the first point, size and key of each point's block; points on the line are positions."""
+        """Return the first position, the size and the key of the block of each position."""
         blocks = np.searchsorted(self._starts, points, side="right") - 1
         begin = self._starts[blocks]
         return begin, self._starts[blocks + 1] - begin, self._keys[blocks]

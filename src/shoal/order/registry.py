@@ -34,7 +34,8 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
     Raises
     ------
     UsageError
-        There is no such order or argument, a value is out of its range, or the package that brings the order is broken.
+        The order or an argument does not exist, a value is out of its range, or the package that registers the order
+        is broken.
     """
     if name not in ORDERS:
         msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"

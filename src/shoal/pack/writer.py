@@ -155,7 +155,7 @@ class Writer:
             self._ending_on_error(self._pass_over, sample)
             return
         if self._done is not None:
-            msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
+            msg = f"the dataset was finished with {self._done.num_samples} samples; no sample can be added"
             raise UsageError(msg, hint="pack into another directory")
         # A rejected sample leaves no trace. The encoder comes last: its first accepted sample decides for all others.
         if self._shard is not None:
@@ -170,7 +170,7 @@ class Writer:
         Raises
         ------
         UsageError
-            No sample was written, or fewer than an earlier run had finished; or the writer has ended with an error.
+            No sample was written, or fewer samples than in an earlier run; or the writer has ended with an error.
         """
         if self.summary is not None:
             return self.summary
@@ -275,5 +275,5 @@ class Writer:
 
 def _check_sample(sample: object) -> None:
     if not isinstance(sample, dict | Mapping):
-        msg = f"a sample is a dict of its fields, and this is a {type(sample).__name__}: {sample!r:.80}"
+        msg = f"a sample is a dict of its fields, but this is a {type(sample).__name__}: {sample!r:.80}"
         raise UsageError(msg, hint='give {"text": ...}, for instance')

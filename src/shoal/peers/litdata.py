@@ -154,7 +154,7 @@ class _ChunkLine:
         return points
 
     def shuffled(self, place: int, size: int) -> NDArray[np.int64]:
-        """Return the order of the ``size`` samples that a worker has of the chunk at a place of the line."""
+        """Return the order in which a worker reads its ``size`` samples of the chunk at ``place``."""
         seed, num_chunks, epoch = self._seeds
         rng = np.random.RandomState([seed, num_chunks, epoch, int(self.chunk_at[place])])
         if self._window <= 1 or size < 2:

@@ -31,8 +31,8 @@ class SampleStream(Protocol):
 class RankStreams(PeerEpoch):
     """The order of one epoch of streams; no two streams have a sample in common.
 
-    If a batch has as many samples as all ranks had together, and there are as many ranks, each rank gets its own stream
-    again. A run at another world size has the same global batches, dealt otherwise.
+    With the global batch and the world size of the library's run, each rank gets its own stream. A run at another world
+    size has the same global batches, divided differently among ranks.
 
     Parameters
     ----------

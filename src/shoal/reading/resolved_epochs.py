@@ -161,7 +161,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return ()
 
     def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> Self:  # noqa: ARG002
-        """Return these epochs with such changes, if the order has any."""
+        """Return these epochs with the changes of weights, if the order has any."""
         return self
 
     def num_ids_in(self, state_order: Mapping[str, Any]) -> int:  # noqa: ARG002

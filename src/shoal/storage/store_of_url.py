@@ -66,7 +66,7 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
     for text in texts:
         if has_unescaped_password(text):
             msg = f"{without_secrets(text)}: the password in this URL has an unescaped /, ? or #, which ends a host"
-            raise SourceError(msg, hint="write %2F, %3F, %23 for them, or give it by storage_options")
+            raise SourceError(msg, hint="escape them as %2F, %3F and %23, or give the password in storage_options")
     store = _store_of(next(iter(schemes)), without_secrets(texts[0]), dict(storage_options or {}))
     if isinstance(store, HttpStore):
         for url in members_of(texts):
@@ -132,5 +132,5 @@ def _num_open(max_open: object) -> int:
 
 def _refuse(options: Mapping[str, Any], who_takes: str) -> None:
     if options:
-        msg = f"storage_options: {who_takes}, and {', '.join(sorted(options))} was given"
+        msg = f"storage_options: {who_takes}, but {', '.join(sorted(options))} was given"
         raise UsageError(msg, hint="leave them out")

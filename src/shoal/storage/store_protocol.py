@@ -113,7 +113,7 @@ class Store(ABC):
         except MemoryError:
             pass
         if len(read) < num_bytes:
-            msg = f"{path}: the server reports {num_bytes:,} bytes, and there is not enough memory for all of them"
+            msg = f"{path}: the server reports {num_bytes:,} bytes, but there is not enough memory for all of them"
             raise StorageError(msg, hint="is this the right object? An index has some 50 bytes for each 64 KiB of data")
         return memoryview(read).toreadonly()
 
@@ -132,7 +132,7 @@ class Store(ABC):
         raise _unsupported(f"could not write {path}: this kind of store is only read", errno.EROFS)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:  # noqa: ARG002
-        """Write the whole object if the existing one is still ``replaces`` (None: if there is none); True if written.
+        """Write the whole object if the stored object is ``replaces`` (None: no object is stored); True if written.
 
         Raises `StorageError`; with errno ENOTSUP if the store cannot compare.
         """

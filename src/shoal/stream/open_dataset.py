@@ -85,7 +85,7 @@ def open_dataset(
     shards = partial(_open_shards, publish_index=publish_index, index_columns=index_columns, cache=cache)
     if format is None and is_mixture_file(source):
         if index is not None:
-            msg = f"{printed(source)}: index= belongs to one dataset, and this is a mixture file"
+            msg = f"{printed(source)}: index= belongs to one dataset, but this is a mixture file"
             raise UsageError(msg, hint="name the index in the file, at its source")
         opener = MixtureOpener(shards, split, storage_options)
         return opener.opened(cast("str | os.PathLike[str]", source))

@@ -72,7 +72,7 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
     name, address = arguments.engine, arguments.address
     if name == _LOCAL:
         if address is not None:
-            msg = f"--address {_shown(address)} names a cluster, and --engine local runs on this machine"
+            msg = f"--address {_shown(address)} names a cluster, but --engine local runs on this machine"
             raise UsageError(msg, hint="--engine spark or --engine ray")
         return None
     if name not in ENGINES.own:

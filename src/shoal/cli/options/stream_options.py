@@ -90,7 +90,7 @@ def in_order_of(dataset: MixedDataset, arguments: argparse.Namespace) -> MixedDa
     if not getattr(dataset.stream.spec.request, "is_shuffled", False):
         return MixedDataset(dataset.stream.spec.in_order(requested_order(arguments)))
     if options := given_order_options(arguments):
-        msg = f"{printed(source_of(arguments))} has an order, and {options[0]} asks for another order"
+        msg = f"{printed(source_of(arguments))} has an order, but {options[0]} asks for another order"
         raise UsageError(msg, hint="change it in the file")
     return dataset
 

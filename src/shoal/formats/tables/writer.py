@@ -174,7 +174,7 @@ class _ArrowWriter:
         pa = arrow_library("Arrow")
         for field in schema:
             if pa.types.is_dictionary(field.type):
-                msg = f"the column {field.name!r} is a dictionary, and shoal does not write dictionaries"
+                msg = f"the column {field.name!r} is a dictionary, but shoal does not write dictionaries"
                 raise UsageError(msg, hint="give the type of its values")
         self._sink = sink
         sink.write(schema.serialize())

@@ -44,7 +44,7 @@ class KnownSegments:
 
     @property
     def num_made(self) -> int:
-        """All segments."""
+        """Number of segments; all are indexed."""
         return len(self.borders) - 1
 
     def begin(self, me: JobRank | None) -> None:

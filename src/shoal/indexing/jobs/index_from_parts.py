@@ -76,7 +76,7 @@ class IndexTask:
     parts: UnitParts
 
     def __call__(self) -> UnitScanned:
-        """Scan the shards, leave their part of the index, and return a summary."""
+        """Scan the shards, store their part of the index, and return a summary."""
         check_unchanged(self.shards, self.request.store)
         request = self.request
         part = index_of_tasks(

@@ -171,12 +171,12 @@ class UnitParts:
 
     @_noting_failure
     def drop(self, number: int) -> None:
-        """Remove the part of a unit, which will run again."""
+        """Remove the part of a unit, so that the unit runs again."""
         self._store.delete(self._path(_name(number)))
 
     @_noting_failure
     def missing(self, numbers: Sequence[int]) -> list[int]:
-        """Return the units that have left no part; one listing, or a request for each unit if that costs less."""
+        """Return the units without a part; one listing, or a request for each unit if that costs less."""
         self._store.close()
         if isinstance(self._store, TorchStore):  # it would list the objects of all jobs
             return [number for number in numbers if self._store.find(self._path(_name(number))) is None]

@@ -1,8 +1,8 @@
 """Indexing by the ranks of a starting job: each runs its own share of the units first, then units of absent ranks.
 
-No rank leads, and no wait is endless: the same unit done twice is harmless. So a rank that is killed, or never opens
-the dataset, costs the others its share and a short wait. After a wait in vain, a rank counts as absent, and the others
-divide its share.
+No rank leads. Every wait has a timeout, because a unit that runs twice does no harm. After the timeout, a rank counts
+as absent, and the other ranks divide its share. So a rank that is killed, or never opens the dataset, costs the other
+ranks its share and a short wait.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Sharing:
         return self._num_run == len(self._numbers) and (self._is_alone or self._me.world_size == 1)
 
     def is_complete(self) -> bool:
-        """Return True if all units have left their parts."""
+        """Return True if the parts of all units exist."""
         return not self._missing()
 
     def is_finished_by_another(self) -> bool:

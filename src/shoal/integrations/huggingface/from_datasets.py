@@ -118,7 +118,7 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     are_compressed = all(path.endswith(_COMPRESSED) for path in paths)  # suffixes then show compression and format
     opened = open_dataset(paths, format=None if are_compressed else known.format, **options)
     if known.format == "jsonl" and isinstance(opened[0].get("json"), list) and len(opened[0]) == 1:
-        msg = "a line of its files is an array, and shoal reads that as one value"
+        msg = "a line of the files is an array, which shoal reads as one value"
         raise refused(msg, "write one object per line, or one array with the suffix .json")
     return _chosen(opened, columns if columns is not None else getattr(config, "columns", None))
 

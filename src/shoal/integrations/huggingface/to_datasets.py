@@ -52,7 +52,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         msg = "Hugging Face datasets hold samples, but this dataset yields batches"
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
     if spec.batcher.counts_share:
-        msg = "filter(refill=True) fills batches, and Hugging Face datasets hold samples"
+        msg = "filter(refill=True) fills batches, but Hugging Face datasets hold samples"
         raise UsageError(msg, hint="leave out refill=True: batches of samples are cut behind the filter")
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
@@ -158,7 +158,7 @@ class Examples:
     def _check(self, state: dict[str, Any]) -> None:
         for name, own in (("num_parts", self._num_parts), ("part", self._part)):
             if state[name] != own:
-                msg = f"the state was saved with {name}={state[name]}; this is {name}={own}"
+                msg = f"the state was saved with {name}={state[name]}; here {name}={own}"
                 hint = "keep ranks, workers and shard() as they were; a state of the shoal dataset itself fits any"
                 raise StateError(msg, hint=hint)
 
@@ -166,7 +166,7 @@ class Examples:
         """Return the state at the start of the epoch: the loaded position of this epoch, else position 0."""
         if self._epoch < self._start["epoch"]:
             msg = f"epoch {self._epoch} would begin, but the dataset is already in epoch {self._start['epoch']}"
-            hint = f"set_epoch({self._start['epoch']}) on the iterated dataset: map() and others forget the epoch"
+            hint = f"set_epoch({self._start['epoch']}) on the iterated dataset: map() and others drop the epoch"
             raise UsageError(msg, hint=hint)
         if self._epoch == self._start["epoch"]:
             return self._start

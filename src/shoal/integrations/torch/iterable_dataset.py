@@ -267,7 +267,7 @@ class SharedState:
             if zlib.crc32(data, number) == crc:
                 return number, json.loads(data)
             time.sleep(0.001)  # another process is writing
-        msg = "a worker could not read the state to begin with: it kept changing"
+        msg = "a worker could not read the state to resume from: the state kept changing"
         raise StateError(msg, hint="call set_epoch() and load_state_dict() before the loop begins, not during it")
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:

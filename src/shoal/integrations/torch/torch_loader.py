@@ -293,9 +293,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         return self.dataset.stream.partition.remainder == "drop"
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`.
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
 
-        An iterator before its first batch begins there, too.
+        An iterator that has not yielded a batch moves to this epoch, too. See `Dataset.set_epoch`.
         """
         if self._keeps_epoch:
             self.dataset.stream.cursor.name_epoch()  # the same epoch again

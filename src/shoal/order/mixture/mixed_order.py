@@ -107,7 +107,7 @@ class MixedSources:
         return chosen, numbers
 
     def numbers_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of samples of its source before each of these ascending, nearly dense positions."""
+        """Count the earlier samples of the same source at each position; positions are ascending and nearly dense."""
         numbers = np.empty_like(positions)
         for part in np.split(np.arange(len(positions)), np.flatnonzero(np.diff(positions) > _SPAN) + 1):
             if part.size:

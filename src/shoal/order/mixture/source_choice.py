@@ -165,7 +165,7 @@ class ConstantStage:
         return np.repeat(units, times)
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source, which is in this stage, or None from 2^62 on.
+        """Return the position of sample ``number`` of a source in this stage; None for positions from 2^62 on.
 
         O(num_sources + block).
         """

@@ -130,9 +130,9 @@ class RankPlace(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A deal that starts at its first global batch with positions left, and the positions taken from there on.
+    """A deal cut to its incomplete global batches, and the positions that ranks have taken from these batches.
 
-    Before ``deal.position`` this deal and earlier ones have taken all positions.
+    All positions before ``deal.position`` are taken.
     """
 
     deal: Deal

@@ -165,8 +165,8 @@ ORDER = Switch("name", _order_forms, OTHER_ORDER)
 SOURCE = Fields(
     {
         "index": Field(_TEXT, "fingerprint of the dataset"),
-        "seed": Field(_SEED, "seed of its order"),
-        "order": Field(ORDER, "its order"),
+        "seed": Field(_SEED, "seed of the order"),
+        "order": Field(ORDER, "order of the dataset"),
     },
     title="a source",
 )
@@ -176,12 +176,12 @@ MIXTURE = Fields({**_MIXED, **_SOURCES, **_POSITIONS, **_PACKED}, others=_NUMBER
 
 _DEALT = {
     "epoch": Field(_EPOCH, "epoch of the global batches"),
-    "position": Field(_COUNT, "position from which they were dealt"),
-    "global_batch": Field(_ORDINAL, "their size"),
+    "position": Field(_COUNT, "first position of the global batches"),
+    "global_batch": Field(_ORDINAL, "size of a global batch"),
     "world_size": Field(_ORDINAL, "number of ranks"),
     "without": Field(_SPANS, "positions left out of the epoch", is_optional=True),
     "packing": Field(PACKING, "how each rank packs documents as they come", is_optional=True),
-    "sequences": Field(ListOf(_SEQUENCES), "sequences taken of documents behind `taken`", is_optional=True),
+    "sequences": Field(ListOf(_SEQUENCES), "sequences taken from documents after `taken`", is_optional=True),
 }
 RANK_DEAL = Fields(
     {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples it took of its share")},
@@ -191,7 +191,7 @@ DEAL = Fields(
     {
         **_DEALT,
         "taken": Field(_COUNT, "samples that each rank has taken at least"),
-        "ahead": Field(ListOf(_COUNT_OR_NONE), "how many more each has taken; null for its whole share"),
+        "ahead": Field(ListOf(_COUNT_OR_NONE), "how many more samples each rank has taken; null for its whole share"),
     },
     title="progress of all ranks",
 )

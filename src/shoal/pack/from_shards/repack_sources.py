@@ -57,7 +57,7 @@ def repack_source(
         return RepackSource(opened, output_options)
     for name, value in {"split": split, "index": index, "source_format": source_format}.items():
         if value is not None:
-            msg = f"{name}= chooses shards of a path, and the source is a dataset that is open"
+            msg = f"{name}= chooses shards of a path, but the source is an open dataset"
             raise UsageError(msg, hint=f"shoal.open(..., {name.removeprefix('source_')}=...)")
     spec = source.stream.spec
     opened = spec.opened.one("repack()")
@@ -89,7 +89,7 @@ def refuse_to_repack(spec: DatasetSpec) -> None:
     }
     for verb, (is_used, hint) in reasons.items():
         if is_used:
-            msg = f"repack() takes samples in stored order, one by one, and this dataset has a {verb}"
+            msg = f"repack() takes samples in stored order, one by one, but this dataset has a {verb}"
             raise UsageError(msg, hint=hint)
 
 

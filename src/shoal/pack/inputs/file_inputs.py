@@ -258,7 +258,7 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
         raise UsageError(msg, hint="every row names one file")
     value = local_path(value)
     if scheme_of(value):
-        msg = f"{manifest}: row {row} names {without_secrets(value)}, and a manifest names files of this machine only"
+        msg = f"{manifest}: row {row} names {without_secrets(value)}, but a manifest names files of this machine only"
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; or copy them and name the copies"
         raise UsageError(msg, hint=hint)
     path = Path(expand_home(value))

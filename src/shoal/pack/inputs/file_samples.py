@@ -125,7 +125,7 @@ def _sample(
                 try:
                     row[name] = value.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    msg = f"{key}: byte {error.start} of the file is not UTF-8, and JSON holds no bytes"
+                    msg = f"{key}: byte {error.start} of the file is not UTF-8, but JSON holds no bytes"
                     raise UsageError(msg, hint="pack into tar, mds, parquet, arrow or tfrecord") from None
     return row
 

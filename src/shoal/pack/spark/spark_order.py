@@ -1,7 +1,7 @@
 """The order of a table's rows without ties, and the first row of each shard.
 
-Spark gives no rows for a plan: partitions follow from random samples of a table, and change with the cluster. The plan
-uses the unchanging order of rows: by key, then by a hash of the row, then by all columns. A pass over row sizes finds
+Partitions of Spark cannot be planned: they follow from random samples of a table, and change with the cluster. The plan
+uses a stable order of rows: by key, then by a hash of the row, then by all columns. A pass over row sizes finds
 the first row of each shard, as for files (`shoal.pack.shards.shard_plan`).
 """
 

@@ -249,7 +249,7 @@ class Flushes:
         return int(self.ends(flush - 1) - self.begins(flush))
 
     def flush_at(self, arrived: int) -> int:
-        """Return the first flush when ``arrived`` samples have arrived, or later."""
+        """Return the first flush after the arrival of ``arrived`` samples."""
         return self.flush_of(arrived - 1 - self._keep)
 
     def flush_of(self, number: int) -> int:

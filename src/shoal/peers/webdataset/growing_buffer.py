@@ -124,7 +124,7 @@ class GrowingBuffer:
         return emitted
 
     def _newest(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the last arrival before each step; it lies at the last place."""
+        """Return the newest sample in the buffer before each step; this sample is at the last place."""
         steps = np.arange(start, stop)
         return steps + np.minimum(steps + self._first, self._size) - 1
 

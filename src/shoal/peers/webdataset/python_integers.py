@@ -86,7 +86,7 @@ class PythonIntegers:
 
 
 def _accepted(values: NDArray[np.int64], bound: int, step: int) -> NDArray[np.int64]:
-    """Return the indices of values below their bound: ``bound``, and ``step`` more for each accepted value before."""
+    """Return the indices of values below their bound: ``bound``, plus ``step`` for each earlier accepted value."""
     accepted = values < bound
     while step:
         before: NDArray[np.int64] = np.cumsum(accepted) - accepted

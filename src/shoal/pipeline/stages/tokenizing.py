@@ -124,7 +124,7 @@ class Tokenize(Stage):
                 label = f"the field {self.field!r} ({len(text)} bytes)"
                 raise FieldError(label, "texts are in UTF-8, so convert it (iconv)") from error
         if not isinstance(text, str):
-            msg = f"{self!r} needs text in the field {self.field!r}, and got {type(text).__name__}"
+            msg = f"{self!r} needs text in the field {self.field!r}, but got {type(text).__name__}"
             raise UsageError(msg, hint=_FIELD_HINT)
         encoder = _loaded(self.source)
         # A batch of one text: encode() keeps the interpreter's lock, and takes a third longer for unused offsets. In a

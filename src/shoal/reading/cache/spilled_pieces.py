@@ -62,7 +62,7 @@ class DecodedPieces:
         self._is_closed = False
 
     def will_come_in_turn(self, sample_id: int) -> bool:
-        """Return True if the piece of a sample will come part by part, as far as known before its shard is checked."""
+        """Return True if the piece of a sample is expected part by part; the shard is not checked yet."""
         piece = extent_read(self._opened.index, extent_of(self._opened.index, sample_id))
         cache = self._opened.cache
         return self._comes_in_turn(piece) and cache is not None and not cache.has(self._key(piece))

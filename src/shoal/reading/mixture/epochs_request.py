@@ -82,7 +82,7 @@ class EpochsRequest(MixRequest):
         added: Sequence[SourceRequest] = (),  # noqa: ARG002
     ) -> NoReturn:
         """Raise `UsageError`: the other library cannot change weights."""
-        msg = f"reweight() changes weights, and choice={type(self.peer).__name__}(...) has none that could change"
+        msg = f"reweight() changes weights, but choice={type(self.peer).__name__}(...) has none that could change"
         raise UsageError(msg, hint='choice="even" or "random"')
 
     @cached_property

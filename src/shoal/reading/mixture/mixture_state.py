@@ -106,7 +106,7 @@ def check_sources(
     for number, (name, ours) in enumerate(sources.items()):
         if name not in theirs:
             if count := _count(request, number, position_in):
-                msg = f"the state knows no source {name!r}, and {count} of its samples come before the state's position"
+                msg = f"the state knows no source {name!r}, but {count} of its samples come before the state's position"
                 raise StateError(msg, hint="add sources by reweight(at=, add=), at a position not yet reached")
             continue
         position = _position_in_source(request, number, position_in)

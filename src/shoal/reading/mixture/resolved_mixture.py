@@ -74,7 +74,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
         return self.request.later
 
     def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> ResolvedMixture:
-        """Return the mixture with such changes of weights."""
+        """Return the mixture with these changes of weights."""
         return replace(self, request=replace(self.request, later=changes))
 
     def num_ids_in(self, state_order: Mapping[str, Any]) -> int:

@@ -138,7 +138,7 @@ class _Begin:
         return min(change, step), step < change
 
     def behind(self, epoch: int, num_sequences: int) -> _Begin:
-        """Return the begin of the next epoch, with the changes beyond the end of this epoch."""
+        """Return the begin of the next epoch; changes are renumbered from the end of this epoch."""
         ramp = tuple((at - num_sequences, weights) for at, weights in self.ramp)
         moved = [replace(change, epoch=epoch + 1, at=change.at - num_sequences) if change.epoch == epoch else change
                  for change in self.changes]  # fmt: skip
@@ -186,7 +186,7 @@ class SequenceEpochs:
             if at == MAX_SEQUENCES or not order.has(at):
                 break
             if not isinstance(documents, ResolvedMixture):
-                raise UsageError(f"the weights change at sequence {at}, and only mixtures have weights")
+                raise UsageError(f"the weights change at sequence {at}, but only mixtures have weights")
             opened = order.opened(at)
             if not is_step:
                 ramp = tuple(changes[0].steps(weights_behind(documents, epoch, opened)))

@@ -197,13 +197,13 @@ class ChunkCache:
         return True
 
     def expect(self, window_bytes: int) -> None:
-        """Set how many bytes the processes of this machine share at a time: that many of the newest bytes stay.
+        """Set the bytes that the processes of this machine share at a time; at least the newest ``window_bytes`` stay.
 
         Raises `UsageError` if the budget is smaller: chunks would be evicted before the second process has read them.
         """
         if 0 < self.budget_bytes < window_bytes:
             msg = (
-                f"the chunk cache {self.path} may take {self.budget_bytes:,} bytes, and the windows of this machine "
+                f"the chunk cache {self.path} may take {self.budget_bytes:,} bytes, but the windows of this machine "
                 f"hold {window_bytes:,}: chunks would be evicted before all processes have read them"
             )
             hint = f'give cache={{"directory": ..., "budget": {2 * window_bytes}}}, a smaller window=, or no cache'

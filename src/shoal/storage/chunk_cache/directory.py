@@ -64,7 +64,7 @@ def _opened(path: str, subfolders: Sequence[str] | None) -> int:
     # The owner of the directory can replace the folder: the owner must be this user, or the system.
     owner = os.stat(above).st_uid
     if owner not in (user, 0):
-        msg = f"{above}: this directory belongs to user number {owner}, and this process is {user}"
+        msg = f"{above}: this directory belongs to user number {owner}, but this process is {user}"
         hint = f"give cache= a directory of your own, {os.path.join(above, f'shoal-{user}')} for instance"
         raise UsageError(msg, hint=hint)
     if subfolders is not None:
@@ -86,7 +86,7 @@ def _check_folder(path: str, status: os.stat_result) -> None:
     """Check that only this user can write to the folder, and that locks work there."""
     mode = stat_bits.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
-        msg = f"{path}: this folder belongs to user number {status.st_uid}, and this process is {os.geteuid()}"
+        msg = f"{path}: this folder belongs to user number {status.st_uid}, but this process is {os.geteuid()}"
         raise UsageError(msg, hint="give cache= a directory of your own: files that others can write cannot be trusted")
     if mode & 0o077:
         msg = f"{path}: this folder is open to other users (mode {mode:04o})"

@@ -84,10 +84,10 @@ class UnfinishedObject(Protocol):
         """Make the object visible, replacing any object of its name."""
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
-        """Make it visible if the object of its name is ``replaces`` (None: if there is none); else abandon it.
+        """Make the object visible if the stored object is ``replaces`` (None: no object is stored); else abandon it.
 
-        Returns True if it is visible. Local files do not compare ``replaces``: they replace any file. Without hard
-        links or conditional writes, two writers at the same moment may both succeed: the later object stays.
+        Returns True if the object is visible. Local files do not compare ``replaces``: they replace any file. Without
+        hard links or conditional writes, two writers at the same moment may both succeed: the later object stays.
         """
 
     def abandon(self) -> None:

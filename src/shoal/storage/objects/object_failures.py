@@ -23,7 +23,8 @@ _NAME_HINT = (
     "storage_options may read it"
 )
 _HEADER_HINT = (
-    "stores of this kind send it with every answer: does a proxy remove it, or is this a server of another kind? "
+    "stores of this kind send this header with every response: does a proxy remove the header, or is the server of "
+    "another kind? "
     "Objects read by https:// need fewer headers"
 )
 _PANIC_HINT = (

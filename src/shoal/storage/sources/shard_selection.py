@@ -56,7 +56,7 @@ _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # added by TensorFlow after the s
 
 
 def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
-    """Return True if a name ends in one of the suffixes, in either case, also with ``-00000-of-00042`` after it.
+    """Return True if a name ends in one of the suffixes, ignoring case; ``-00000-of-00042`` may follow the suffix.
 
     >>> has_suffix("A.TFRecord-00000-of-00042", [".tfrecord"]), has_suffix("a.tfrecord-00042", [".tfrecord"])
     (True, False)
@@ -104,12 +104,12 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
 def select_matches(
     directory: str, pattern: str, paths: Iterable[str], logs: Iterable[str], suffixes: Sequence[str]
 ) -> list[str]:
-    """Return the matches of a glob without hidden files, unless the glob names these.
+    """Return the matches of a glob, without hidden files unless the glob names hidden files.
 
     ``directory`` is the fixed part of ``pattern``, ``logs`` the paths below it that may belong to the log of a table.
     As with "." in a shell, ``_*.parquet`` and ``_tmp/*`` match names that begin with "_", and ``*`` does not.
 
-    Raises `SourceError` if nothing else matches, or if the log of a table says which of the files count.
+    Raises `SourceError` if nothing else matches, or if the log of a table decides which files are valid.
     """
     marks, is_named = _marks(suffixes), matcher(relative(pattern, directory), hides_underscores=True)
     shards: list[str] = []

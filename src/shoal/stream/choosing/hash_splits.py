@@ -138,8 +138,8 @@ def _checked(fractions: Any) -> dict[str, Fraction]:
             raise UsageError(f"the split {name!r} must have a fraction above 0 and up to 1; got {value!r}", hint=_HINT)
         exact[name] = number
     if (total := sum(exact.values())) > 1 + _CLOSE_ENOUGH:
-        msg = f"the fractions of the splits make {float(total):g}, more than 1: {dict(fractions)}"
-        raise UsageError(msg, hint="if they make less than 1, the rest is in no split")
+        msg = f"the fractions of the splits add up to {float(total):g}, more than 1: {dict(fractions)}"
+        raise UsageError(msg, hint="the sum may be below 1: the remaining samples are then in no split")
     if len(exact) >= _NO_SPLIT:
         raise UsageError(f"at most {_NO_SPLIT - 1} splits are possible; got {len(exact)}")
     return exact
@@ -151,7 +151,7 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         return np.zeros(0, dtype=np.uint64)
     if isinstance(exclude, DatasetSpec):
         if by is not None and not isinstance(by, str):
-            msg = "by= has the groups of this dataset only, and exclude= is another dataset"
+            msg = "by= has the groups of this dataset only, but exclude= is another dataset"
             raise UsageError(msg, hint="exclude= takes groups, too: texts or numbers, as in by=")
         return groups_of(exclude.opened.one("split(exclude=)"), by, group).distinct(exclude.stored)
     several = isinstance(exclude, Collection) and not isinstance(exclude, str | bytes)

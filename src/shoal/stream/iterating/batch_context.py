@@ -57,7 +57,7 @@ class BatchContext:
     of_all: Callable[[BatchContext], BatchContext] = _itself
 
     def sum_deliveries(self) -> None:
-        """Let the position note the samples that it passes."""
+        """Record the sums of delivered samples in the position."""
         self.position.sums = self.sums
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
@@ -114,7 +114,7 @@ def _delivered(
     """Mark the repeats of a batch, format and count the batch, and run the stages of batches."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
-        msg = "the samples have a field '__pad__', and batches mark their repeats in this field"
+        msg = "the samples have a field '__pad__', but batches mark their repeats in this field"
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)

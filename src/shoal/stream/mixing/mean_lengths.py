@@ -34,7 +34,7 @@ def positions_of_tokens(
     """
     means = [source.mean_tokens for source in request.sources]
     if None in means:
-        msg = "reweight(in_tokens=True) counts tokens, and this mixture counts samples"
+        msg = "reweight(in_tokens=True) counts tokens, but this mixture counts samples"
         raise UsageError(msg, hint='mix(unit="tokens", length="num_tokens"), or reweight() after pack_sequences()')
     lengths = [float(mean or 0) for mean in means]
     before = float(request.counts(begin) @ lengths)

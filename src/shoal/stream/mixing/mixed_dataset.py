@@ -147,7 +147,7 @@ class MixedDataset(Dataset):
         if not as_flag("reweight(in_steps=)", in_steps):
             return at, ramp
         if self.stream.spec.batching is None:
-            msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
+            msg = "reweight(in_steps=True) counts batches, but this dataset has none yet"
             raise UsageError(msg, hint="call it after batch(), or give at= in positions")
         self.stream.batcher.refuse_steps("reweight(in_steps=True)")
         global_batch = self.stream.partition.global_batch
@@ -164,7 +164,7 @@ class MixedDataset(Dataset):
             return positions_of_tokens(request, weights, begin, at, ramp)
         fields = self.stream.spec.rows.made_fields
         if not isinstance(fields, SequenceFields):
-            msg = "reweight(in_tokens=True) counts sequences of one length, and batch_by_length() has many lengths"
+            msg = "reweight(in_tokens=True) counts sequences of one length, but batch_by_length() has many lengths"
             raise UsageError(msg, hint="in_steps=True counts batches")
         return -(-at // fields.length), -(-ramp // fields.length)
 

@@ -107,7 +107,7 @@ def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
         kind = source.share and source.share[0]
         if (kind is None) != (first_kind is None) or (kind != first_kind and "weight" in (kind, first_kind)):
             theirs = "one" if kind is None else first_kind or "none"
-            msg = f"{name!r} has {kind or f'no {first_kind}'}, and {first_name!r} has {theirs}"
+            msg = f"{name!r} has {kind or f'no {first_kind}'}, but {first_name!r} has {theirs}"
             raise source.where.error(msg, "all sources have a weight, or all have repeat or choose, or none has any")
 
 
@@ -170,7 +170,7 @@ def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[Ch
                 known = f"the sources are {', '.join(sources)}"
                 raise keys["weights"].keys[name].error(msg, did_you_mean(name, sources) + known)
         if left := [name for name in sources if name not in weights]:
-            msg = f"weights of a change name every source, and {left[0]!r} is missing"
+            msg = f"weights of a change name every source, but {left[0]!r} is missing"
             raise keys["weights"].error(msg, f"{left[0]}: 0 retires it")
         at = keys["at"].whole("at")
         if at <= (changes[-1].at if changes else 0):

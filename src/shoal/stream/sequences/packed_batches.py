@@ -64,7 +64,7 @@ class PackedAsTheyCome(FilledBatches):
         """Return the tokens of a document; `UsageError` if it has none, or more than are allowed."""
         tokens = self.fields.tokens_of(sample, None, sample_id)
         if self.packing.too_long == "refuse" and len(tokens) > self.packing.length:
-            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {self.packing.length}"
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but a sequence has {self.packing.length}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
         return Document(tokens, sample_id)
 
@@ -123,7 +123,7 @@ class SequenceFiller(BatchFiller):
             self._pack(len(self._waiting.samples))
         if self.num_ready < 0:
             num_taken = self._position.num_sequences
-            msg = f"{num_taken} sequences were taken by the state, and the documents fill {num_taken + self.num_ready}"
+            msg = f"{num_taken} sequences are taken in the state, but the documents fill {num_taken + self.num_ready}"
             raise StateError(msg, hint=changed_hint(STATE))
 
     @property

@@ -238,7 +238,7 @@ class Cursor:
         self._move(epoch, start)
 
     def begin_loaded(self, epoch: int, start: Start, later: Mapping[int, Start]) -> None:
-        """Start the next iterator where a state says."""
+        """Start the next iterator at the position of a loaded state."""
         self.begin(epoch, start, later)
         self.loaded_epoch = epoch
 
@@ -255,7 +255,7 @@ class Cursor:
         self.deliveries.follow(position)
 
     def name_epoch(self) -> None:
-        """Note that the user asked for the current epoch, even if it comes again."""
+        """Note that the user chose the current epoch: a repeat of the epoch is no reason to warn."""
         self._is_repeat, self._is_named = False, True
 
     def yields_first(self, position: Position) -> None:
@@ -266,7 +266,7 @@ class Cursor:
             _log.warning(_REPEAT, position.epoch, position.start)
 
     def ended(self, position: Position) -> None:
-        """Start the next epoch after the end of an iterator that began where the next iterator would."""
+        """Move on to the next epoch if the ended iterator began at the current start."""
         if (position.epoch, position.start) == (self.epoch, self.start.number):
             self._move(self.epoch + 1, self.later.get(self.epoch + 1, Start()))
 

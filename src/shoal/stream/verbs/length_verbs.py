@@ -203,13 +203,13 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
     if sequences.lengths is None:
         spec.refuse(verb, GROUPED)
     elif any(isinstance(stage, Filter) for stage in spec.stages):
-        msg = f"{verb} counts documents by the index, and was called after filter(), which counts as it reads"
+        msg = f"{verb} counts documents by the index, but was called after filter(), which counts as it reads"
         as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"
         raise UsageError(msg, hint=f"select() by columns of the index instead of filter(){as_read}")
     else:
         spec.refuse(verb, CHOSEN)
         if spec.num_samples > FOREVER // 2:
-            msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
+            msg = f"{verb} counts the sequences of an epoch, but this mixture has no end"
             raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
     sequences.batcher(spec.source, spec.stages)  # an impossible field is refused here, not when iterating
     return replace(spec, rows=sequences)

@@ -100,7 +100,7 @@ class Prefetcher:
         return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
 
     def give_back(self, taken: list[Any]) -> None:
-        """Put back a batch that was not given out, as the next one."""
+        """Put back an undelivered batch, as the next batch."""
         with InterruptsHeld():
             future: Future[Any] = Future()
             future.set_result((taken[0], self._room.made(taken[0])))

@@ -173,7 +173,7 @@ def audit(
         num_samples = len(table)
     total = 1 + max(int(row.max()) for row in rows) if num_samples is None else num_samples
     if num_samples is None and total > _MOST_SPARSE * max(len(rows[0]), 1 << 20):
-        msg = f"ids go up to {total - 1:,}, and there are {len(rows[0]):,} of them: these are no sample numbers"
+        msg = f"ids go up to {total - 1:,}, but there are {len(rows[0]):,} of them: these are no sample numbers"
         raise UsageError(msg, hint="number the samples from 0 in storage order, or give num_samples=")
     if total < 1 or batch < 1:
         raise UsageError(f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}")

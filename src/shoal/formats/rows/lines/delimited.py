@@ -124,7 +124,7 @@ class Delimited(Format):
         except BadRecordError as error:
             raise error.placed(shard, byte) from None
         if self.strict and ("" in columns or len(set(columns)) < len(columns)):
-            msg = f"the first record should name the columns, and is {columns!r:.200}"
+            msg = f"the first record should name the columns, but is {columns!r:.200}"
             hint = "strict=False names them as pandas does; if the file has no names, give Delimited(columns=[...])"
             raise ShardError(msg, shard=shard, byte=byte, hint=hint)
         return _column_names(columns)
@@ -146,7 +146,7 @@ class Delimited(Format):
         fields = self._fields(data, most=len(columns))
         if len(fields) != len(columns):
             many = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
-            raise BadRecordError(f"this record has {many} fields, and there are {len(columns)} columns", hint=_HINT)
+            raise BadRecordError(f"this record has {many} fields, but the shard has {len(columns)} columns", hint=_HINT)
         sample: Sample = dict(zip(columns, fields, strict=True))
         for name, kind in self.types.items():
             if name not in sample:
@@ -275,7 +275,7 @@ def _split_fields(
         stop = len(record) if stop < 0 else stop
         rest = record[at:stop]
         if is_quoted and rest and strict:
-            msg = f"{delimiter.decode()!r} is expected behind a quoted field, and {rest[:20]!r} stands there"
+            msg = f"{delimiter.decode()!r} is expected after a quoted field; got {rest[:20]!r}"
             raise ValueError(msg)
         _check_one(rest)
         fields.append(field + rest if rest else field)

@@ -102,7 +102,7 @@ def _decode_json(data: bytes, what: str = "line") -> Sample:
         wrong, byte = f"holds JSON that Python cannot read: {error}", 0
     else:
         return value if isinstance(value, dict) else {"json": value}
-    raise BadRecordError(f"this {what} {wrong}", byte=byte, hint=f"correct the {what}, or take it out of the shard")
+    raise BadRecordError(f"this {what} {wrong}", byte=byte, hint=f"correct the {what}, or remove it from the shard")
 
 
 def _decode_element(data: bytes) -> Sample:

@@ -57,7 +57,7 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
 
 
 def array_type(leaf: str) -> np.dtype[Any] | None:
-    """Return the type of the numbers in a leaf of nothing but numbers in a row; None for other or unknown leaves.
+    """Return the dtype of a leaf that is a plain array of numbers; None for any other leaf.
 
     >>> array_type("no_header_tensor:16"), array_type("int")
     (dtype('int32'), None)

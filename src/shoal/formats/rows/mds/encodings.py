@@ -320,12 +320,12 @@ def _encoded_array(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
     kind, shape = _array(encoding)
     name = str(value.dtype)
     if name not in _ARRAY_NUMBERS or (kind is not None and kind.name != name):
-        _refuse(f"an array of {name}, and the column is {encoding}")
+        _refuse(f"an array of {name}, but the column is {encoding}")
     data = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     if shape is None:
         return (b"" if kind is not None else bytes([_ARRAY_NUMBERS[name]])) + _encoded_shape(value.shape) + data
     if value.shape != shape:
-        _refuse(f"an array of shape {value.shape}, and the column is {encoding}")
+        _refuse(f"an array of shape {value.shape}, but the column is {encoding}")
     return data
 
 

@@ -223,7 +223,7 @@ class _SampleDecoder:
                     raise BadRecordError(msg, byte=at) from None
             at = end
         if end != num_bytes:
-            raise BadRecordError(f"the columns of this sample have {end} bytes, and it has {num_bytes}")
+            raise BadRecordError(f"the columns of this sample have {end} bytes, but the sample has {num_bytes}")
         return sample
 
 

@@ -165,7 +165,7 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
 
 
 def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
-    msg = f"this record would end at byte {end}, and there are {num_bytes}"
+    msg = f"this record would end at byte {end}, but the shard has {num_bytes}"
     return ShardError(msg, shard=shard, byte=start, hint=_CUT_SHORT)
 
 

@@ -51,7 +51,7 @@ class TFRecordEncoder:
         elif is_one != self._are_examples:
             kinds = ("a tf.train.Example", "a record as it is")
             first, this = kinds if self._are_examples else kinds[::-1]
-            msg = f"the first sample of the shard is {first}, and this one is {this}"
+            msg = f"the first sample of the shard is {first}, but this sample is {this}"
             raise UsageError(msg, hint="readers take all records for the kind of the first: give samples of one kind")
 
     def begin(self) -> TFRecordShard:
