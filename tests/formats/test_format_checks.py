@@ -104,7 +104,7 @@ class BrokenRecords:
 
 
 MISTAKES = {
-    "a sample is lost": "finds 3 samples, and 4 are there",
+    "a sample is lost": "finds 3 samples instead of 4",
     "crcs of another type": "layout_crcs are uint32",
     "a head that is no JSON": "is not JSON",
     "a head that JSON changes": "after JSON",

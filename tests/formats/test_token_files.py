@@ -260,7 +260,7 @@ def test_a_name_says_what_windows_there_are(tmp_path: Path, capsys: pytest.Captu
         (lambda index: index[:9] + struct.pack("<Q", 2) + index[17:], "version 2"),
         (lambda index: index[:17] + b"\6" + index[18:], "type 6"),
         (lambda index: index[:30], "has 30 bytes, but a header needs 34"),
-        (lambda index: index[:-8], "would need"),
+        (lambda index: index[:-8], "but its sequences need"),
         (lambda index: index[:34] + struct.pack("<i", 6) + index[38:], "do not follow each other"),
         (lambda index: index[:-8] + struct.pack("<q", 1), "do not divide"),
     ],

@@ -141,7 +141,7 @@ def test_a_given_format_reads_chunks_in_the_order_of_their_index(of: str, tmp_pa
         shoal.open(data, format=given)
     (data / "chunk-0-12.bin").unlink()
     (data / "chunk-0-5.bin").unlink()
-    with pytest.raises(StorageError, match=r"names .*chunk-0-5\.bin, which is not there"):
+    with pytest.raises(StorageError, match=r"names .*chunk-0-5\.bin, which does not exist"):
         shoal.open(data, format=given)
 
 

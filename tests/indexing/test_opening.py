@@ -188,7 +188,7 @@ def test_a_damaged_index_is_named(data: Path) -> None:
 
 def test_formats(data: Path, tmp_path: Path) -> None:
     make_index(data)
-    with pytest.raises(IndexFileError, match=r"was asked for, but the index .* is one of 'jsonl'"):
+    with pytest.raises(IndexFileError, match=r"was given, but the index .* is of 'jsonl'"):
         open_source(f"{data}/web/000.jsonl", format="tar", index=data / "shoal.index")
     (tmp_path / "mixed").mkdir()
     for name in ("a.jsonl", "b.tar"):

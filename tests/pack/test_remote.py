@@ -128,7 +128,7 @@ def test_an_index_that_somebody_else_has_written_meanwhile(tmp_path: Path, monke
         return appears
 
     monkeypatch.setattr(Output, "versions", with_index(foreign))
-    with pytest.raises(UsageError, match="another packing has written this while this one was under way"):
+    with pytest.raises(UsageError, match="another packing has written this file during this packing"):
         pack(source, url, num_workers=1)
     monkeypatch.setattr(Output, "versions", with_index(left))
     store.delete(f"{url}/shoal.index")

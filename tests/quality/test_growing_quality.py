@@ -115,7 +115,7 @@ def test_shards_with_samples_of_all_kinds_are_mixed_from_the_start() -> None:
     assert found.warning() == ""
     alike = growing_quality([16 * MIB] * 2000, 256, sample_bytes=2**16, rho=0.2, shard_rho=0.2).warning()
     assert "samples of a shard are alike (rho = 0.2 between its chunks)" in alike
-    assert "mixes 4 shards at first, 84 at last" in alike
+    assert "mixes 4 shards at the start, 84 at the end" in alike
     assert "With the whole index it would be 1.0 times" in alike
 
 

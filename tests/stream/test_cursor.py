@@ -212,7 +212,7 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
     ]:
         with pytest.raises(StateError, match=message):
             ds.load_state_dict(wrong)  # type: ignore[arg-type]
-    with pytest.raises(StateError, match="newer shoal: upgrade"):
+    with pytest.raises(StateError, match="newer version of shoal: upgrade"):
         ds.load_state_dict({**good, "version": 4})
 
 

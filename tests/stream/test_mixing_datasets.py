@@ -322,7 +322,7 @@ def test_mixtures_inside_change_too_and_a_state_from_before_loads(home: Path) ->
         assert (found == plain[300:]) == (same == 300)
     with pytest.raises(StateError, match="before position 150"):
         made(120).load_state_dict(made(None).state_at(300))
-    with pytest.raises(StateError, match="source 'in' is mixed otherwise"):
+    with pytest.raises(StateError, match="source 'in' was mixed differently"):
         made(None, seed=1).load_state_dict(made(None).state_at(300))
     with pytest.raises(StateError, match="saved with the source 'mds'"):
         made(None).load_state_dict(made(None, spare=True).state_at(300))

@@ -114,7 +114,7 @@ def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) ->
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        (lambda ds: ds.batch(3), r"given batch\(\), which is a matter of the mixture"),
+        (lambda ds: ds.batch(3), r"has batch\(\), which applies to the whole mixture"),
         (lambda ds: ds.partition(rank=0, world_size=2), r"given partition\(\)"),
         (lambda ds: ds.reading(copy=False), r"given reading\(\)"),
         (lambda ds: ds.format("numpy"), r"given format\(\)"),

@@ -112,7 +112,7 @@ def _show_order(order: Mapping[str, Any]) -> None:
 
 
 def _sizes_text(sizes: Mapping[str, float]) -> str:
-    """Return the smallest and largest size, then the others."""
+    """Return the smallest and the largest size, then the other sizes."""
     texts = {name.removesuffix("_bytes"): format_bytes(value) for name, value in sizes.items()}
     least, most = texts.pop("min", None), texts.pop("max", None)
     if least is not None and sizes["min_bytes"] == sizes["max_bytes"]:

@@ -165,7 +165,7 @@ def fingerprint(
 
 
 def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: Iterable[NDArray[Any]]) -> str:
-    """`fingerprint` of the columns `FINGERPRINTED`, one after the other, in chunks of any length."""
+    """`fingerprint` of the columns `FINGERPRINTED`, one after another, in chunks of any length."""
     digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
     base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
     digest.update(f"{len(base_names)} {num_extents}\0".encode())

@@ -321,7 +321,7 @@ class _Scanning:
 def _scan_all(
     tasks: Sequence[ScanTask], settings: _Scanning, scratch: Scratch | None
 ) -> Generator[tuple[ScanTask, ShardScan]]:
-    """Yield the scans kept by an earlier build, then the others in the order in which they finish."""
+    """Yield the scans kept by an earlier build, then new scans in the order in which they finish."""
 
     def entry(task: ScanTask) -> str:
         return _digest([task.path, task.num_bytes, task.version]) + _SCAN_SUFFIX

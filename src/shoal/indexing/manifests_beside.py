@@ -112,7 +112,7 @@ def in_named_order(source: Source, store: Store) -> Described:
             if ranks.keys().isdisjoint(names):
                 ranks.update(dict.fromkeys(names, len(ranks)))
                 if existing.isdisjoint(names):
-                    msg = f"{path} names {names[-1]}, which is not there"
+                    msg = f"{path} names {names[-1]}, which does not exist"
                     raise StorageError(msg, hint=_COPY_HINT)
     _refuse_unnamed([path for path in others if path not in ranks], used)
     last = len(ranks)

@@ -141,8 +141,8 @@ def _chosen(splits: Splits | None, split: SplitLike, *, what: str, where: str) -
             return None
         msg = f"{what}: split={', '.join(names)} was given, but no splits are known below {where}"
         hint = (
-            "splits are directories or files named train, val, test or the like, or what dataset_dict.json or "
-            "Energon's split.yaml lists; leave out split=, or name the shards by a glob"
+            "splits are directories or files with names such as train, val and test, or lie in dataset_dict.json or "
+            "Energon's split.yaml; leave out split=, or name the shards by a glob"
         )
         raise SourceError(msg, hint=hint)
     if names == [ALL_SPLITS] and ALL_SPLITS not in splits.parts:

@@ -68,7 +68,7 @@ class LiveDataset:
         """Refuse attributes of a `Dataset`, with an alternative."""
         if name.startswith("_") or not hasattr(Dataset, name):
             raise AttributeError(no_attribute("a live dataset", name, dir(type(self))))
-        hint = _INSTEAD.get(name, "where the samples are in files that no longer change, shoal.open() has it")
+        hint = _INSTEAD.get(name, "shoal.open() has it, for samples in files that no longer change")
         msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
         raise AttributeError(msg, name=name, obj=self)
 
@@ -182,21 +182,21 @@ class LiveDataset:
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position in the source, and the places or contents of the buffer; JSON types, with a checksum.
 
-        Each rank has a state of its own. A resumed run continues exactly where this run was, with the same samples in
-        the buffer, if the source can restore them:
+        Each rank saves its own state. A resumed run continues exactly, with the same samples in the buffer, if the
+        source can restore these samples:
 
         - `shoal.follow`, a sequence, or ``replay=True``: always, since shoal reads the samples again;
         - a source with a ``state_dict`` of its own: with ``contents=True``, which keeps the samples in the state;
         - any other source, such as a queue: with ``contents=True``, if the source lost nothing in the meantime.
 
         Otherwise the samples in the buffer are lost: at most the buffer size and a batch in progress, counted by
-        `stats` (``num_lost``). The state has some bytes for each sample in the buffer; with contents, the sample in
-        base64.
+        `stats` (``num_lost``). The state has a few bytes for each sample in the buffer, and with ``contents=True`` the
+        sample in base64.
 
         Raises
         ------
         UsageError
-            With ``contents=True``: a sample in the buffer has a value of a type that cannot be kept.
+            With ``contents=True``: a sample in the buffer has a value of an unsupported type.
         """
         return self._run().state_dict(contents=contents)
 

@@ -63,7 +63,7 @@ class Sharing:
 
 
 class LiveSource(ABC):
-    """Samples one after the other, at a position that a state can keep; the defaults are for places that are numbers.
+    """Samples one after another, at a position that a state can keep; the defaults are for places that are numbers.
 
     Below, ``places`` are the places of samples that were taken and not delivered.
     """

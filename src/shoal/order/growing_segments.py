@@ -5,7 +5,7 @@ be indexed while the one before is used. Beyond twice the window a larger segmen
 take longer until its first sample. Segments are a function of the listing, the seed and the window alone.
 
 A segment is a range of sample ids and of chunks, and its positions are the same range as its ids. Its order knows
-nothing of the others, so the samples at its positions stay the same when segments follow.
+nothing of other segments, so the samples at its positions stay the same when segments follow.
 
 Ranks share a batch as the segment's own order decides. In a batch at a border between segments, samples of both are
 spread over all ranks.

@@ -328,7 +328,7 @@ def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) 
     weights
         Weights of the samples of each batch, in the order of dealing; shape (num_batches, batch_size).
     sizes
-        Samples that each rank gets of a batch: the first ranks may have one more than the others.
+        Samples that each rank gets of a batch: the first ranks may have one sample more.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Writer of samples from code into shards, one after the other."""
+"""Writer of samples from code into shards, one after another."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class RankStreams(PeerEpoch):
         ids = np.empty(stop - start, dtype=np.int64)
         at = 0
         for rows in np.split(np.arange(len(by_stream)), cuts) if len(by_stream) else ():
-            # The samples of a stream come one after the other, without gaps.
+            # The samples of a stream come one after another, without gaps.
             piece, count = by_stream[rows[0]], int(lengths[rows].sum())
             low = int(pieces.numbers[piece])
             ids[positions[at : at + count] - start] = self._streams[pieces.streams[piece]].ids(low, low + count)

@@ -175,7 +175,7 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
     perfect = (batch - 1.0) * layout.num_pairs / total / max(1.0, total - 1.0)
     if isinstance(order, Full):
         return perfect
-    if isinstance(order, Sequential):  # batches are cut from chunks one after the other
+    if isinstance(order, Sequential):  # batches are cut from chunks one after another
         lengths = _overlaps(_chunk_borders(samples), batch)
         return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
     if isinstance(order, Block):

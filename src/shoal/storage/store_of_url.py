@@ -91,7 +91,7 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         return FileSystemStore(filesystem_of_scheme)
     msg = f"{shown}: no store knows the scheme {scheme}://"
     more = "".join(f", {other}://" for other in STORES if other not in STORES.own)
-    hint = f"shoal reads http(s)://, s3://, gs://, az://, memory://{more}, paths; with fsspec, its schemes, too"
+    hint = f"shoal reads http(s)://, s3://, gs://, az://, memory://{more}, and paths; with fsspec also its schemes"
     raise SourceError(msg, hint=hint)
 
 

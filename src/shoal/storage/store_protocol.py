@@ -174,7 +174,7 @@ class StoreWrapper(Store):
         self.store.put(path, data)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the existing one is still ``replaces``; return True if written."""
+        """Write the whole object if the stored object is ``replaces``; return True if written."""
         return self.store.put_if(path, data, replaces=replaces)
 
     def delete(self, path: str) -> None:

@@ -49,7 +49,7 @@ def open_dataset(
     index
         Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
         none, an index is built and cached. ``"grow"`` starts before the index is complete: `Dataset.shuffle` first
-        shuffles a few shards that are indexed in seconds, and the other shards are indexed meanwhile
+        shuffles a few shards that are indexed in seconds, and indexes the other shards meanwhile
         (docs/guides/first-batch.md). ``"wait"`` always builds the whole index first. By default, a process that is the
         only rank grows the index if building it would take more than a few seconds; a log line says so.
     format

@@ -103,7 +103,7 @@ def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgr
 
 
 def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
-    """Run a job on Ray, connecting or starting it; disconnect at the end unless it was connected before."""
+    """Run a job on Ray: connect to a cluster, or start one; disconnect at the end unless already connected before."""
     import ray  # noqa: PLC0415  # optional, and slow to import
 
     was_connected = ray.is_initialized()

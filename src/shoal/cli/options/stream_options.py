@@ -86,7 +86,7 @@ def shuffled_mixture(arguments: argparse.Namespace) -> MixedDataset:
 
 
 def in_order_of(dataset: MixedDataset, arguments: argparse.Namespace) -> MixedDataset:
-    """Return the mixture in the order of its file, or in the order of the options if it has none."""
+    """Return the mixture in the order of its file, or in the order of the options if the file has none."""
     if not getattr(dataset.stream.spec.request, "is_shuffled", False):
         return MixedDataset(dataset.stream.spec.in_order(requested_order(arguments)))
     if options := given_order_options(arguments):

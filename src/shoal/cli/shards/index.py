@@ -270,7 +270,7 @@ def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column])
 
 def _note_losses(before: Index, index: Index) -> None:
     if columns := [name for name in before.columns if name not in index.columns]:
-        output.complain(f"note: the old index had the columns {', '.join(columns)}, but the new index has not")
+        output.complain(f"note: the old index had the columns {', '.join(columns)}, but the new index lacks them")
     if before.fingerprint != index.fingerprint:
         states = f"states saved with the old index ({before.fingerprint}) belong to other shards or extents"
         output.complain(f"note: {states}, but the new index refuses them")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or a dataset of save_to_disk"
     parser.add_argument("source", metavar="SRC", nargs="?", help=text)
     parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL without shards")
-    text = f"format of the shards: {format_names()} (default: tar); with --tokenize also text or folder, of SRC"
+    text = f"format of the shards: {format_names()} (default: tar); with --tokenize also text or folder, for SRC"
     parser.add_argument("--format", metavar="NAME", help=text)
     add_shard_arguments(
         parser,

@@ -96,7 +96,7 @@ class Tokens(Format):
                 run = _whole(dtype, _HEADER_BYTES, num_bytes, shard)
                 if version != known or num_tokens != run.num_tokens:
                     stated = f"version {version} with {num_tokens} tokens"
-                    expected = f"{run.num_tokens} behind a header of version {known}"
+                    expected = f"{run.num_tokens} after a header of version {known}"
                     msg = f"the header says {stated}, but the file has {expected}"
                     raise ShardError(msg, shard=shard, byte=4, hint=_COPY)
                 return run

@@ -1,6 +1,6 @@
 """Shards in an order that a seed has shuffled, opened segment by segment while later segments are indexed.
 
-The indexes of segments are parts of a known index, or a thread makes them one after the other.
+The indexes of segments are parts of a known index, or a thread makes them one after another.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SegmentsAhead:
         return 0 if self._ahead is None or self._pid != os.getpid() else self._ahead.num_made
 
     def begin(self, me: JobRank | None) -> None:
-        """Begin to index as one rank of a job, None if there is no other, unless begun; begin again after an error."""
+        """Start indexing as rank ``me`` of a job (None: no other ranks) if not started; restart after an error."""
         self._me = self._me or me
         if self._ahead is not None and self._ahead.has_failed:
             self._ahead = None  # the store may work again, and the shard may be repaired

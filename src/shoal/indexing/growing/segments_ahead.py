@@ -143,7 +143,7 @@ class IndexingAhead:
 
 
 def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
-    """Return the rank among the ranks that share the work: of this machine, unless machines share a directory."""
+    """Return the rank among the ranks that share the work: of this machine, or of all if machines share a directory."""
     if (job := making.job_rank) is None:
         return me
     making.log_machines(job)

@@ -67,7 +67,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def check_unit(number: int, num_units: int) -> None:
-    """Raise `UsageError` if a job has no such unit."""
+    """Raise `UsageError` if the unit does not exist."""
     if not 0 <= number < num_units:
         raise UsageError(f"there is no unit {number}: this job has {num_units}, numbered from 0")
 

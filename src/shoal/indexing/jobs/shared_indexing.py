@@ -71,7 +71,7 @@ def _shared(
     if (kept := find()) is not None:
         parts.close()
         return kept
-    text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
+    text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with other ranks through %s"
     _log.info(text, units.request.source.typed, *me[:2], units.num_units, without_secrets(parts.directory))
     sharing = Sharing(units, me, progress)
     sharing.run_own_share()
@@ -164,7 +164,7 @@ class Sharing:
     def wait_or_take_over(self) -> None:
         """Wait while parts of other ranks come; once none has come for a while, run some of the missing units.
 
-        The present ranks divide the missing units, so that few run twice; the next call waits for the others.
+        The present ranks divide the missing units, so that few run twice; the next call waits for the other units.
         """
         missing, since_seconds = self._missing(), time.monotonic()
         while missing and time.monotonic() - since_seconds < self._wait_seconds:

@@ -105,7 +105,7 @@ class WalkPlan:
 
 
 class _WalkOverError(Exception):
-    """The walk has come to its end, or to the limit on its bytes."""
+    """The walk has ended, or has reached its byte limit."""
 
 
 @dataclass(slots=True, eq=False)

@@ -27,9 +27,9 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     """Return the samples as a `datasets.IterableDataset`, in the same order, with a state that resumes exactly.
 
     ``set_epoch(e)`` chooses the epoch; ``state_dict`` and ``load_state_dict`` are exact, at any position and over any
-    number of epochs. The result has the order over all ranks: ``split_dataset_by_node`` deals it, and a DataLoader's
-    workers share a rank's part, each sample once. A state fits only its own split and number of workers; if these
-    change, train from the dataset itself.
+    number of epochs. The result has the samples of all ranks: ``split_dataset_by_node`` divides them, and the workers
+    of a DataLoader divide a rank's part. A state fits only its own split and number of workers; if these change, train
+    from the dataset itself.
 
     The result begins at the loaded position, in that position's epoch, else at the start of the current epoch.
 
@@ -41,7 +41,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     Raises
     ------
     UsageError
-        The dataset yields batches, tuples or the part of a rank, which that library makes itself; or the library is
+        The dataset yields batches, tuples or the part of a rank, which `datasets` makes itself; or `datasets` is
         missing or too old.
     """
     if not isinstance(cast("Any", dataset), Dataset):

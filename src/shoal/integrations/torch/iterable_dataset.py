@@ -36,7 +36,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     change, use `shoal.torch.DataLoader`.
 
     Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``, or the same order comes again: no worker
-    can know whether the others are done. Without workers, call it before the first batch; with workers, before the
+    can know whether the other ranks are done. Without workers, call it before the first batch; with workers, before the
     loader makes its iterator, or a ``StatefulDataLoader`` returns its state: workers begin then. Persistent workers
     (``persistent_workers=True``) begin each loop at the position of the dataset, after `set_epoch` and
     `load_state_dict` of this object or of the dataset.
@@ -128,7 +128,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         """In a worker, move the dataset to the position of the parent's dataset, except in the first pass.
 
         The copy for the worker has the position of the first pass. No worker decides by itself that a pass is over,
-        since the others may disagree.
+        since other ranks may disagree.
         """
         if self._has_begun and self._shared.number != self._seen:
             self._seen, state = self._shared.get()
@@ -191,9 +191,9 @@ class _Part:
 
     @contextmanager
     def _moved_to(self, start: Mapping[str, Any]) -> Iterator[None]:
-        """Move the dataset to the start of an epoch, and afterwards back.
+        """Move the dataset to the start of an epoch, and move it back at the end.
 
-        The dataset keeps all else from the state: the numbers of its order, and the positions left out.
+        The dataset keeps the rest of the state: the numbers of its order, and the positions left out.
         """
         dataset, before = self._dataset, self._dataset.stream.start_state()
         if start == before:

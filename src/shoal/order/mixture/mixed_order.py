@@ -1,4 +1,4 @@
-"""The order of a mixture: the source of each position, and in each source one sample after the other.
+"""The order of a mixture: the source of each position, and in each source one sample after another.
 
 The mixture is endless: position ``p`` of epoch ``e`` is its position ``e * epoch_size + p``, so that sources carry on
 from one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids of sources

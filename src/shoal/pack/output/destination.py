@@ -312,7 +312,7 @@ class Output:
             return False
         if was_left_by_opening(index):
             return True
-        msg = f"{without_secrets(path)}: another packing has written this while this one was under way"
+        msg = f"{without_secrets(path)}: another packing has written this file during this packing"
         raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
 
     def index(self) -> Index:
@@ -326,7 +326,7 @@ class Output:
             self._lock = InheritedLock(self.journal.lock_path, wait_seconds=_WAIT_SECONDS)
 
     def release(self) -> None:
-        """Release the lock, so that others can pack here."""
+        """Release the lock, so that other jobs can pack here."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -197,7 +197,7 @@ def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int],
 
 
 class _PackShards:
-    """Function of a task: makes the shards of its rows, one after the other."""
+    """Function of a task: makes the shards of its rows, one after another."""
 
     def __init__(self, out: Output, units: SortedUnits, finished: Any) -> None:
         self._out, self._units, self._finished = out, units, finished

@@ -155,7 +155,7 @@ class Interleave(EpochChoice):
 
 @dataclass(frozen=True, slots=True)
 class Concatenate(EpochChoice):
-    """The sources one after the other, as in ``datasets.concatenate_datasets`` of Hugging Face.
+    """The sources one after another, as in ``datasets.concatenate_datasets`` of Hugging Face.
 
     So are all epochs of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on only
     epoch 0 is; later epochs shuffle the shards of all sources together, which is not a mixture.

@@ -1,4 +1,4 @@
-"""Sources that follow one another without chance: in turn, or one after the end of another."""
+"""Sources in a fixed order: in turn, or each source after the end of the one before."""
 
 from __future__ import annotations
 

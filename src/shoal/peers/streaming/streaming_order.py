@@ -361,7 +361,7 @@ class StreamingEpoch(PeerEpoch):
 
     def _rank_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         order = self._order
-        if order.batching_method in ("stratified", "device_per_stream"):  # ranks have batches one after the other
+        if order.batching_method in ("stratified", "device_per_stream"):  # ranks have batches one after another
             shape = order.batch_shape
             return positions % shape.global_batch // shape.batch_size
         return rank_of(positions, order.dealing_nodes, order.ranks_per_node)

@@ -80,7 +80,7 @@ def shuffled_ids(
 def _fill(
     ids: Ids, begins: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator | None = None
 ) -> None:
-    """Write the samples of pieces one after the other; a generator permutes the samples of each piece."""
+    """Write the samples of pieces one after another; a generator permutes the samples of each piece."""
     at = 0
     for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
         samples = np.arange(begin, begin + size)  # 64 bits wide, which numpy shuffles faster than 32

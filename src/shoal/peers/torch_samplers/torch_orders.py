@@ -249,7 +249,7 @@ class _IndexEpoch(RepeatingEpoch):
 
 
 class _PermutedEpoch(_IndexEpoch):
-    """One permutation after the other; ``permutation_of(k)`` makes number ``k``, and the last one is kept."""
+    """One permutation after another; ``permutation_of(k)`` makes number ``k``, and the last one is kept."""
 
     def __init__(self, permutation_of: Callable[[int], NDArray[Any]], *terms: Any, num_ranks: int = 1) -> None:
         super().__init__(*terms, num_ranks=num_ranks)

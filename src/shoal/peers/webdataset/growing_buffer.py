@@ -129,7 +129,7 @@ class GrowingBuffer:
         return steps + np.minimum(steps + self._first, self._size) - 1
 
     def _contents_before(self, step: int) -> NDArray[np.int64]:
-        """Return the arrival at each place before a step, kept for the next call: going on costs nothing."""
+        """Return the sample at each place of the buffer before a step; the result is kept for the next call."""
         if self._at == step:
             return self._contents
         contents = np.full(self._size, -1, dtype=np.int64)

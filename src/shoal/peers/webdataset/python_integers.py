@@ -35,7 +35,7 @@ def words_of(seed: Any) -> MersenneWords:
 
 
 class PythonIntegers:
-    """Integers drawn one after the other from words, with bounds below 2^32; the next begins at `next_word`."""
+    """Integers drawn one after another from words, with bounds below 2^32; the next begins at `next_word`."""
 
     def __init__(self, words: MersenneWords, next_word: int = 0) -> None:
         self._words, self.next_word = words, next_word

@@ -146,7 +146,7 @@ class DecodedPieces:
         """Return a function that reads ranges of a piece: from memory if it is small or must be verified.
 
         A large piece of a remote store is first fetched into the file, over as many connections as other reads: its
-        format asks for one range after the other.
+        format asks for one range after another.
         """
         has_checksum = self._opened.index.extent_checksum is not None and self._options.verify == "always"
         if self._comes_in_turn(piece):
@@ -260,7 +260,7 @@ class SpillingReaders:
 class _ReservedReadAhead:
     """The read-ahead, kept free for the parts of remote pieces that are needed soon.
 
-    Without the reserve, later reads would fill the read-ahead, and the parts of a piece would come one after the other
+    Without the reserve, later reads would fill the read-ahead, and the parts of a piece would come one after another
     (35 MB/s instead of 130 MB/s). Once a piece is announced, nothing else is read ahead until the piece has been read.
     Earlier reads have been requested already, and make room as they are used. ``comes_in_turn`` returns True for a
     sample whose piece will come part by part.

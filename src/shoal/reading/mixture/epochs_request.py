@@ -49,7 +49,7 @@ class EpochsRequest(MixRequest):
 
     @cached_property
     def schedule(self) -> CountedSources:
-        """The source of every endless position; a position of a late epoch takes the lengths of all epochs before."""
+        """The source of every endless position; a lookup in a late epoch computes the lengths of all earlier epochs."""
         return self._epochs
 
     def schedule_of(self, epoch: int) -> OneEpoch:

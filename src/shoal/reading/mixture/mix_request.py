@@ -312,7 +312,7 @@ class MixRequest:
         return self._changed(replace(self, sources=sources, later=(*kept, change)), added)
 
     def _changed(self, changed: MixRequest, added: Sequence[SourceRequest]) -> MixRequest:
-        """Return the request with other weights; added sources get the order of the others."""
+        """Return the request with other weights; added sources get the order of the old sources."""
         return changed if self.order_request is None or not added else changed._ordered(self.order_request)
 
     def _checked(

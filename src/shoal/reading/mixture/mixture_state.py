@@ -121,7 +121,7 @@ def _check_source(
         raise StateError(msg, hint="load it into the mixture that it was saved with")
     if isinstance(request, MixRequest):
         if mixed_how(theirs) != mixed_how(ours):
-            msg = f"the state's source {name!r} is mixed otherwise: {mixed_how(theirs)}; here it is {mixed_how(ours)}"
+            msg = f"the state's source {name!r} was mixed differently: {mixed_how(theirs)}; now {mixed_how(ours)}"
             raise StateError(msg, hint="load it into the mixture that it was saved with")
         check_sources(theirs["sources"], ours["sources"], request, position_in)  # `adopted` has compared the changes
         return

@@ -111,7 +111,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
-        """Description of the mixture for a state: two with equal values and seeds have equal orders."""
+        """Description of the mixture for a state: mixtures with equal descriptions and seeds have equal orders."""
         order = description(self.request, iter(self.parts))
         return order if self.delivered is None else {**order, "delivered": self.delivered.digest()}
 

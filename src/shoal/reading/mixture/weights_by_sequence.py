@@ -177,7 +177,7 @@ class SequenceEpochs:
         return self._begins[epoch]
 
     def _changed(self, epoch: int, begin: _Begin) -> tuple[PackedOrder, _Begin]:
-        """Return the order of an epoch, and its documents with all its changes, and the changes that are left."""
+        """Return the order of an epoch, and the rest: the documents at the end, and the remaining changes."""
         documents, ramp, changes = begin.documents, begin.ramp, begin.changes
         bound = documents.epoch(epoch)
         order = PackedOrder(bound, self._lengths, self._packing, seed=documents.seed, epoch=epoch)

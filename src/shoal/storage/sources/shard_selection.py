@@ -166,6 +166,6 @@ def _listed(suffixes: Sequence[str]) -> str:
 
 
 def nearest_names(name: str, names: Sequence[str]) -> str:
-    """Return up to three names, most like ``name`` or else the first, and the number of the others."""
+    """Return up to three names, most like ``name`` or else the first, and the number of other names."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or sorted(names)[:3]
     return ", ".join(near) + (f", {len(names) - len(near)} more" if len(names) > len(near) else "")

@@ -77,7 +77,7 @@ class BatchContext:
     def stages_of_runs(self) -> Sequence[Stage] | None:
         """The stages, if each may run on many samples before the next one does; else None.
 
-        Stages that have effects, or that leave samples out, take one sample after the other, also in a thread. An error
+        Stages that have effects, or that leave samples out, take one sample after another, also in a thread. An error
         in a run does not name its sample: the caller processes the samples again, one by one.
         """
         stages = self.pipeline.stages

@@ -83,7 +83,7 @@ def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[Resolv
 def _runs(
     spec: IteratorSpec, pieces: Pieces[ResolvedOrder], position: Position, in_work: _InWork, stop: _Stop
 ) -> Iterator[Iterator[Any]]:
-    """Yield the batches of each piece: the first, and then the others.
+    """Yield the batches of each piece: the first batch, and then the rest.
 
     Pieces end with a whole global batch; batches do not depend on where pieces end.
     """

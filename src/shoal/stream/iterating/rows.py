@@ -45,7 +45,7 @@ class Rows:
         return None
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
-        """Return the maker of batches of samples from a source that go through these stages."""
+        """Return the `Batcher` of samples from a source that go through these stages."""
         return CutBatches() if batched else SingleSamples(KEPT * any(filters_in(stages)))
 
     def resolved(

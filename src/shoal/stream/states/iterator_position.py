@@ -60,7 +60,7 @@ class Position:
 
     @property
     def num_yielded(self) -> int:
-        """Number of global batches, or of positions without batches, up to the last one that was yielded."""
+        """Number of yielded global batches; of yielded positions if there are no batches."""
         return self.num_made - length_hint(self.queue)
 
     @num_yielded.setter
@@ -151,7 +151,7 @@ class Position:
 def place_in(
     partition: Partition, rank: int, epoch: int, start: Start | None, later: Mapping[int, Start]
 ) -> tuple[int, int, RankPlace]:
-    """Return the epoch of a rank that fills its batches, the end of the part of its share that it took, and its place.
+    """Return epoch, position and place of a rank that fills its own batches; the position ends its delivered samples.
 
     ``start`` is None for the start of an epoch.
     """
@@ -164,7 +164,7 @@ def place_in(
 class Deliveries:
     """Samples that a dataset has delivered in this process, up to the position of its newest iterator.
 
-    If a new iterator begins where another began, the deliveries of the other are forgotten, as in states.
+    A new iterator with the start of an earlier iterator replaces the earlier deliveries, as in states.
     """
 
     def __init__(self) -> None:

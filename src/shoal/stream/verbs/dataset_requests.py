@@ -168,5 +168,5 @@ def count_of(value: Any, what: str) -> int:
     if number < 0:
         raise UsageError(f"{what} takes an integer of at least 0; got {number}")
     if number > MAX_POSITION:
-        raise UsageError(f"{what} takes an integer below 2**63; got one of {number.bit_length()} bits")
+        raise UsageError(f"{what} takes an integer below 2**63; got {number.bit_length()} bits")
     return number

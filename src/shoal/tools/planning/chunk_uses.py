@@ -1,7 +1,8 @@
 """Find the chunks that each rank uses, by dealing global batches as a run does.
 
 Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample follows
-from its node and from the number of samples of earlier nodes in the batch. Some nodes can be dealt without the others.
+from its node and from the number of samples of earlier nodes in the batch. Some nodes can be dealt without the other
+nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CSV and TSV shards: a first record of column names, then one record per sample, fields between delimiters.
 
-As in RFC 4180, a field that holds the delimiter, a quote or a newline is quoted, and a quote inside it is doubled.
-Deviations from that are read where Python's `csv` and pandas agree.
+As in RFC 4180, a field that holds the delimiter, a quote or a newline is quoted, and a quote inside the field is
+doubled. Deviations from RFC 4180 are read where Python's `csv` and pandas agree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LitData chunks: a table of offsets and items; the ``index.json`` beside the chunks describes the items.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items. An item is a ``u32``
-size for every leaf, then the leaves one after the other. The index names the kind of each leaf and their tree.
+size for every leaf, then the leaves one after another. The index names the kind of each leaf and their tree.
 Compressed items (`shoal.formats.rows.litdata.frame_chunks`) and items that are rows of a table
 (`shoal.formats.rows.litdata.row_chunks`) have other chunk layouts, which identify themselves; one dataset may have
 several kinds.

@@ -44,7 +44,7 @@ ENCODINGS = (
 
 
 class NoFileError(ValueError):
-    """An image that no image file can represent exactly, or a pointer to one; ``hint`` is what to do."""
+    """An image that no image file can represent exactly, or a pointer file; ``hint`` is the remedy."""
 
     def __init__(self, what: str, *, hint: str = "`shoal repack --to mds` keeps it as it is") -> None:
         super().__init__(what)

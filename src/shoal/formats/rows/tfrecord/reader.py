@@ -41,7 +41,7 @@ _CUT_SHORT = "an unfinished copy? copy the shard again"
 
 
 class TFRecord(Format):
-    """The format of one record after the other.
+    """The format of one record after another.
 
     If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
     has the features of its record (see `shoal.formats.rows.tfrecord.tf_example.parse_example`). Otherwise, or with
@@ -172,7 +172,7 @@ def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
 def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
     """Return True if the first undamaged record of these is an example; None if all are damaged.
 
-    A damaged one must not decide for the others.
+    A damaged record must not decide for the other records.
     """
     for start, end in pairwise(starts):
         if end - start > _HUGE_RECORD_BYTES:

@@ -201,7 +201,7 @@ def _integers(data: bytes, lists: list[_Bounds]) -> NDArray[np.int64]:
 
 
 def _unpacked(joined: bytes, byte: int) -> NDArray[np.int64]:
-    """Decode integers one after the other."""
+    """Decode integers one after another."""
     if len(joined) >= _MANY_BYTES:
         return _decoded_varints(joined, byte)
     values, at = [], 0

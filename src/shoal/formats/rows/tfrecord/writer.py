@@ -17,7 +17,7 @@ _length, _crc = Struct("<Q").pack, Struct("<I").pack
 
 
 class TFRecordEncoder:
-    """The format of one record after the other.
+    """The format of one record after another.
 
     A sample with only ``record``, bytes, is that record; any other becomes a ``tf.train.Example`` of its fields, in
     their order. Readers expect one kind of records in a shard: the first record decides, others are refused.
