@@ -273,7 +273,7 @@ def test_columns_that_cannot_be_added_are_refused(labelled: Path, calls: Calls) 
     assert "did you mean 'label'?" in calls.refused("index", index, "--columns", "lable")
     assert "--missing takes NAME=VALUE; got '-1'" in calls.refused("index", index, "--columns", "score", "--missing=-1")
     refused = calls.refused("index", index, "--columns", "label", "--missing", "m=1")
-    assert "given for 'm', which is none of the columns" in refused
+    assert "given for 'm', which is not a requested column" in refused
     refused = calls.refused("index", index, "--columns", "label", "--extent-bytes", "1KiB")
     assert "--extent-bytes asks for another index" in refused
     calls.text("index", index, "--columns", "label")

@@ -170,7 +170,7 @@ def test_formats_that_should_find_the_same_are_compared() -> None:
 
 
 def test_where_damage_must_be_noticed_a_wrong_sample_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="is given out as"):
+    with pytest.raises(AssertionError, match="is returned as"):
         check_format(Broken(""), SHARDS, detects_damage=True)
 
 

@@ -238,7 +238,7 @@ def test_a_file_that_was_replaced_is_an_error_and_a_copy_is_not(
         got += ids_of(again)
     assert sorted(got) == list(range(40))
     write(path, range(100, 100 + size))
-    with pytest.raises(StateError, match=r"0000\.jsonl is another one than when the state was saved"):
+    with pytest.raises(StateError, match=r"0000\.jsonl has changed since the state was saved"):
         for rank in range(world_size):
             again = made(rank, world_size)
             again.load_state_dict([state])

@@ -211,7 +211,7 @@ def files_of(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("files", "options", "refused"),
     [
-        ({"a/0.cls": "7"}, {}, "'a/0.cls' would be the field 'cls' of its sample, which its class is already"),
+        ({"a/0.cls": "7"}, {}, "'a/0.cls' would be the field 'cls' of its sample, but its class has this name"),
         ({"a/0.CLS": "7", "a/0.txt": "x"}, {"grouped": True}, "'a/0.CLS' would be the field 'cls'"),
         ({"a/0.cls": "7", "a/0.txt": "x"}, {"grouped": True, "format": "parquet"}, "'cls'.*its class"),
         ({"a/0.key": "7", "a/0.txt": "x"}, {"grouped": True, "format": "jsonl"}, "'key'.*its key"),

@@ -136,7 +136,7 @@ def test_what_is_finished_is_not_believed_where_shards_are_lost(tmp_path: Path, 
 def test_other_samples_than_before_are_noticed(tmp_path: Path) -> None:
     write(tmp_path, 100, kill_after=50)
     with (
-        pytest.raises(UsageError, match="not the one that an earlier run wrote"),
+        pytest.raises(UsageError, match="differs from the sample that an earlier run wrote"),
         Writer(tmp_path, format="jsonl", shard_bytes=2000, columns=COLUMNS) as writer,
     ):
         for number in range(100):
@@ -160,10 +160,10 @@ def test_other_samples_are_noticed_in_every_format(tmp_path: Path, name: str) ->
     with pytest.raises(RuntimeError):
         pack(some(400, stop=390), tmp_path, **asked)
     assert len(list(tmp_path.glob("shard-*"))) > 1
-    with pytest.raises(UsageError, match="not the one that an earlier run wrote"):
+    with pytest.raises(UsageError, match="differs from the sample that an earlier run wrote"):
         pack(some(400, sign=-1), tmp_path, **asked)
     assert pack(some(400), tmp_path, **asked).num_samples == 400
-    with pytest.raises(UsageError, match="not the one that an earlier run wrote"):
+    with pytest.raises(UsageError, match="differs from the sample that an earlier run wrote"):
         pack(some(400, sign=-1), tmp_path, **asked)
     assert pack(some(400), tmp_path, **asked).num_samples == 400
 

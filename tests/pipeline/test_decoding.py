@@ -187,7 +187,7 @@ def test_what_gains_from_threads(stages: list[Any], num_stages: int, why: str, m
     assert why in found.words
     asked = choose_threads(stages, num_threads=3, limit_bytes=5)
     assert asked.threaded == (Threaded(len(stages), 3, 5) if stages else None)
-    assert asked.words == f"{'3 threads' if stages else 'one thread'}: num_threads=3 was asked for"
+    assert asked.words == f"{'3 threads' if stages else 'one thread'}: num_threads=3 was given"
     assert choose_threads(stages, num_threads=1, limit_bytes=5).threaded is None
     monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 1)
     assert choose_threads(stages, num_threads=None, limit_bytes=5).threaded is None

@@ -195,8 +195,8 @@ def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
 def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
     """Read a whole object; raises `SourceError` if it has more than ``limit_bytes``, or is a pointer to them."""
     if info.num_bytes > limit_bytes:
-        msg = f"{info.path}: it has {info.num_bytes} bytes, and is read whole"
-        raise SourceError(msg, hint=f"at most {limit_bytes} are; name the shards by a glob")
+        msg = f"{info.path}: this file has {info.num_bytes} bytes, and shoal reads at most {limit_bytes}"
+        raise SourceError(msg, hint="name the shards by a glob")
     data = store.read_range(info.path, 0, info.num_bytes)
     if pointer := pointer_in(data):
         raise SourceError(f"{info.path}: {pointer[0]}", hint=pointer[1])

@@ -140,11 +140,11 @@ class FollowedFiles(LiveSource):
                 path = self._listing.paths.get(name)
             if path is None:
                 msg = f"{printed(self._spec.source)}: the file {name} is still unread, but no longer exists"
-                raise SourceError(msg, hint="keep files until all their samples that a state names are delivered")
+                raise SourceError(msg, hint="keep a file until all its samples are delivered")
             opened = open_source(path, format=self._spec.format, storage_options=self._spec.storage_options)
             fingerprint = opened.index.fingerprint
             if fingerprint != self._fingerprints.setdefault(name, fingerprint):
-                msg = f"the file {name} is another one than when the state was saved: its samples changed"
+                msg = f"the file {name} has changed since the state was saved: its samples are different"
                 raise StateError(msg, hint=_KEEP_FILES)
             self._datasets[name] = Dataset(DatasetSpec.of(opened))
         return self._datasets[name]

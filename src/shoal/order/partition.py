@@ -318,7 +318,7 @@ def _joined(shares: list[Share]) -> Share:
 def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) -> NDArray[np.int64]:
     """Return the columns of each batch in an order whose parts, of ``sizes``, weigh about the same in each row.
 
-    The heaviest samples are given out first, one to each rank in turn. In each turn the heaviest sample left goes to
+    The heaviest samples are dealt first, one to each rank in turn. In each turn the heaviest sample left goes to
     the rank that has the least so far: longest processing time first, with as many samples for each rank. Ranks
     exchange samples only within a group of ``neighbours`` ranks, such as the ranks of a machine, since every rank of a
     group reads all chunks of the group. O(samples * log samples), 0.1 us each where there are many batches.

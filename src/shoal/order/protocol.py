@@ -317,7 +317,7 @@ def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
     """Return the half-open span as ints, or raise `UsageError` if it leaves ``[0, num_samples)``."""
     first, end = as_whole("the first position", start), as_whole("the position to stop at", stop)
     if not 0 <= first <= end <= num_samples:
-        raise UsageError(f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})")
+        raise UsageError(f"positions [{first}, {end}) do not exist: an epoch has positions [0, {num_samples})")
     return first, end
 
 

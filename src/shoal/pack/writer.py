@@ -259,8 +259,8 @@ class Writer:
         if self._done is None:
             self._parts.append(self._finished[len(self._parts)])
         if mark is not None and mark != mark_of(self._encoder.record(sample)):
-            msg = f"sample {self._num_passed - 1} is not the one that an earlier run wrote into {name}"
-            raise UsageError(msg, hint="to go on, give the same samples in the same order; or begin in a new directory")
+            msg = f"sample {self._num_passed - 1} differs from the sample that an earlier run wrote into {name}"
+            raise UsageError(msg, hint="to continue, give the same samples in the same order; or use a new directory")
 
     def _known_marks(self) -> dict[int, tuple[str, int | None]]:
         """Map the number of samples up to the end of each finished shard to its name and its last sample's mark."""

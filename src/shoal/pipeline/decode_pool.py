@@ -74,7 +74,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     if num_threads is not None:
         threaded = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
         words = _counted(num_threads if threaded else 1)
-        return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was asked for")
+        return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was given")
     own = itertools.takewhile(_is_own, stages)
     num_gain = max((number for number, stage in enumerate(own, 1) if _gains(stage)), default=0)
     if not num_gain:

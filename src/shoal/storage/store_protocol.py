@@ -121,7 +121,7 @@ class Store(ABC):
         """Announce that these bytes will be read soon; returns at once, and never raises: the read itself will."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Return every object below the directory ``prefix``, sorted by path if the store has them so.
+        """Return every object below the directory ``prefix``, sorted by path if the store lists in this order.
 
         Raises `StorageError` if a store cannot list.
         """

@@ -63,11 +63,12 @@ class Dataset(StageVerbs):
         order
             "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
         seed
-            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the library whose order it is.
+            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the order's library.
         window
-            Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
+            Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default: 512 MiB.
         chunk
-            Bytes that are read and moved as one; default a 512th of the window, from one extent of the index to 8 MiB.
+            Bytes that are read and moved as one unit; default: a 512th of the window, at least one extent, at most 8
+            MiB.
         num_canonical_nodes
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.

@@ -219,6 +219,6 @@ class Stream:
         partition, order = self._partition(size), self.resolved.epoch(count_of(epoch, f"{verb}(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
         if step >= num_batches:
-            msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
+            msg = f"there is no step {step}: an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
         return partition.share(order, rank, step, step + 1).ids

@@ -199,9 +199,9 @@ def _check_wrong_count(format: Format, known: KnownShard, scan: ShardScan) -> No
         except ShardError:
             continue
         except Exception as error:
-            words = f"{wrong} samples are asked for where {len(known.samples)} are, which raises {error!r}"
+            words = f"parse() of {wrong} samples instead of {len(known.samples)} raises {error!r}"
             raise AssertionError(f"{format.name}, shard {known.name!r}: {words}") from error
-        require(False, known, f"{wrong} samples are given out where {len(known.samples)} are")
+        require(False, known, f"parse() returns {wrong} samples instead of {len(known.samples)}")
 
 
 def _check_single_samples(format: Format, known: KnownShard, scan: ShardScan) -> None:  # noqa: A002

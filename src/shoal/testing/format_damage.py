@@ -135,7 +135,7 @@ def check_damage(
                 right = answer.error is not None or (
                     answer.number < len(known.samples) and same(answer.sample, known.samples[answer.number])
                 )
-                require(right, known, f"{where}: sample {answer.number} is given out as {answer.sample!r:.300}")
+                require(right, known, f"{where}: sample {answer.number} is returned as {answer.sample!r:.300}")
     return DamageCount(count, num_refused)
 
 

@@ -224,7 +224,7 @@ def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSp
         pieces = _unpacked(span.head, limit_bytes)
         origin = int(span.head.get("origin", 0))
     except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
-        msg = f"the index describes the pieces of this shard wrongly: {error}"
+        msg = f"the table of pieces in the index cannot be used: {error}"
         hint = "the index is damaged, or of a newer version: update shoal, or index the shards again"
         if isinstance(error, TooMuchError):
             hint = f"{limit_hint()}; else {hint}"
@@ -258,7 +258,7 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     most_bytes = most_pieces * num_rows * 8
     data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
     if not data:
-        raise ValueError("the table of pieces is empty")
+        raise ValueError("the table is empty")
     if len(data) > most_bytes:
         raise TooMuchError(limit_bytes)
     rows = np.frombuffer(data, dtype="<i8").astype(np.int64).reshape(num_rows, -1)

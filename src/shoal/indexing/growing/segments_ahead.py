@@ -69,7 +69,7 @@ def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[in
 
 
 class IndexingAhead:
-    """A thread that indexes segment after segment: all that somebody waits for, and a few ahead of the segments in use.
+    """A thread that indexes segment after segment: all requested segments, and a few ahead of the segments in use.
 
     A thread that waits for a segment gets the error of this or an earlier segment.
     """
@@ -95,7 +95,7 @@ class IndexingAhead:
         return self._error is not None and len(self._made) < self._num_segments
 
     def need(self, segment: int) -> None:
-        """Allow the segments behind this one to be indexed."""
+        """Allow indexing of the segments after this segment."""
         self._allow(segment + _AHEAD)
 
     def wait(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:

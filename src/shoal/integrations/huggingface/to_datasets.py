@@ -159,7 +159,7 @@ class Examples:
         for name, own in (("num_parts", self._num_parts), ("part", self._part)):
             if state[name] != own:
                 msg = f"the state was saved with {name}={state[name]}; here {name}={own}"
-                hint = "keep ranks, workers and shard() as they were; a state of the shoal dataset itself fits any"
+                hint = "keep ranks, workers and shard() as before; a state of the shoal dataset itself fits any split"
                 raise StateError(msg, hint=hint)
 
     def _first_state(self) -> dict[str, Any]:

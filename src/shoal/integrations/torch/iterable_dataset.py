@@ -69,7 +69,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return self.dataset.stream.length(exactly=True)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, in workers too; see `Dataset.set_epoch`."""
+        """Start the next iterator at the beginning of ``epoch``, in workers too; see `Dataset.set_epoch`."""
         self.dataset.set_epoch(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -193,7 +193,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         """The threads or processes that decode, and the reason: "2 threads: ..."; also in `stats`."""
         if self.num_workers:
             makers = "worker process" if self.num_workers == 1 else "worker processes"
-            return f"{self.num_workers} {makers}: num_workers={self.num_workers} was asked for"
+            return f"{self.num_workers} {makers}: num_workers={self.num_workers} was given"
         return self._threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:

@@ -34,7 +34,7 @@ class PackedBlock:
     document
         Document of each piece, numbered in the block; shape (num_pieces,).
     start, stop
-        Its tokens in the document, half-open.
+        Tokens of the piece in the document, half-open.
     """
 
     length: int

@@ -194,7 +194,7 @@ def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[st
     if not beside.keys() & set(fields):
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
-    msg = f"the file {shown(name)!r} would be the field {field!r} of its sample, which {beside[field]} is already"
+    msg = f"the file {shown(name)!r} would be the field {field!r} of its sample, but {beside[field]} has this name"
     hint = "labelled=False packs files without their class"
     raise UsageError(msg, hint=hint if "class" in beside[field] else "rename it, or pack into another format")
 

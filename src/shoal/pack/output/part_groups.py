@@ -161,7 +161,7 @@ def _kept_group(
     journal.keep_group(key, encode(merge(*span)))
     known = _group_in(journal, key)
     if known is None:
-        msg = f"{journal.directory}: records are gone that were written just now"
+        msg = f"{journal.directory}: records that were just written are missing"
         raise StorageError(msg, hint="does another process remove them?")
     return known
 

@@ -182,7 +182,7 @@ def _changes_adopted(request: MixRequest, saved: Any, position_in: _Position) ->
 def _change(request: MixRequest, at: int, ramp: int, weights: Mapping[str, int]) -> Change:
     """Return a change that a state lists; raise `StateError` if the mixture has no source for it."""
     if not any(weights.values()) or not set(weights) <= set(request.names):
-        msg = f"the state's weights from position {at} on are of no source, or of one that is not here: {weights}"
+        msg = f"the state's weights from position {at} on name no source, or a source that is missing here: {weights}"
         raise StateError(msg, hint=f"the sources are {', '.join(map(repr, request.names))}")
     return Change(at, dict(weights), ramp)
 

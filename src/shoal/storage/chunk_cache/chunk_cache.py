@@ -71,7 +71,7 @@ class ChunkCache:
     >>> first, again, cache.counts.num_hits
     (b'bytes', b'bytes', 1)
 
-    Raises `UsageError` if the directory belongs to somebody else, its file system cannot be trusted, or the budget is
+    Raises `UsageError` if the directory belongs to another user, its file system cannot be trusted, or the budget is
     below 1 MiB; `StorageError` if the directory cannot be made.
     """
 

@@ -122,7 +122,7 @@ def printed(source: SourceLike) -> str:
 def _as_text(part: object) -> str:
     text = os.fspath(part) if isinstance(part, str | os.PathLike) else part
     if not isinstance(text, str):
-        msg = f"a source is a path or a list of paths; this one holds {type(part).__name__} ({part!r:.80})"
+        msg = f"a source is a path or a list of paths; this list holds {type(part).__name__} ({part!r:.80})"
         raise SourceError(msg, hint="paths are str or os.PathLike, and lists are not nested")
     if not text:
         raise SourceError("the source is an empty path", hint='write "." for the current directory')

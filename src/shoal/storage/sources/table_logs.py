@@ -1,4 +1,4 @@
-"""Directories of tables with a log: some of their files do not belong to the data any more, or not yet."""
+"""Directories of tables with a log: some files no longer belong to the table, or do not yet."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def mix(
         checked when the dataset is first used, so further changes may come before.
     missing
         Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
-        are known to have other fields are refused when batches are first asked for, before anything is read. Where only
+        are known to have other fields are refused at the first batch, before anything is read. Where only
         samples show it (JSON Lines, tar, after `map`), a warning names the first field that is None.
 
     Raises

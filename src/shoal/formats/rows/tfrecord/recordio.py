@@ -95,7 +95,7 @@ class RecordIO(Format):
         begin = _IMAGE_HEAD_BYTES + 4 * num_labels
         if num_labels < 0 or begin > len(data):
             msg = f"a record of {len(data)} bytes has no header of an image, or more labels than fit"
-            hint = "where records have no such header: RecordIO(image_headers=False) as format="
+            hint = "for records without this header, give RecordIO(image_headers=False) as format="
             raise BadRecordError(msg, hint=hint)
         if num_labels:
             label = np.frombuffer(data, "<f4", count=num_labels, offset=_IMAGE_HEAD_BYTES).copy()
