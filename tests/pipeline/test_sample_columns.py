@@ -239,7 +239,7 @@ def test_missing_values_are_counted_and_refused_or_replaced(tmp_path: Path) -> N
         assert index.metadata["column_sources"]["n"]["num_missing"] == 3
         with pytest.raises(UsageError, match="'none' was given for missing ones"):
             added(source, "n", missing={"n": "none"})
-        with pytest.raises(UsageError, match="none of the columns asked for"):
+        with pytest.raises(UsageError, match="is not a requested column"):
             added(source, "n", missing={"m": 0})
 
 
