@@ -333,7 +333,7 @@ def test_names_stay_in_their_directory(name: str) -> None:
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"shard_names": ("a", "a", "b", "c")}, "same name"),
-    ({"shard_bytes": np.array([10, 0, 10, 10])}, "ends behind its shard"),
+    ({"shard_bytes": np.array([10, 0, 10, 10])}, "ends after its shard"),
     ({"shard_bytes": np.array([-1, 0, 10, 10])}, "shard 0 is negative"),
     ({"extent_shard": np.array([0, 0, 0, 0, 9, 3, 3], dtype=np.int32)}, "extent 4 belongs to no shard"),
     ({"extent_shard": np.array([3, 0, 0, 0, 2, 3, 3], dtype=np.int32)}, "extent 0 belongs to a later"),

@@ -352,7 +352,7 @@ def test_neighbours_of_one_key_are_refused_in_tars(tmp_path: Path, name: str) ->
     with Writer(tmp_path, format=name) as writer:
         writer.write({"__key__": "a", "txt": b"1"})
         for field in ("txt", "cls"):
-            with pytest.raises(UsageError, match="'a' comes right behind another of this key"):
+            with pytest.raises(UsageError, match="'a' follows a sample with the same key"):
                 writer.write({"__key__": "a", field: b"2"})
         for key in ("b", "a"):
             writer.write({"__key__": key, "txt": b"3"})

@@ -264,7 +264,7 @@ def test_what_cannot_change_is_refused(sources: dict[str, Dataset], tmp_path: Pa
             lambda: mixed(sources).reweight(at=1500, weights=FEW).pack_sequences(9).reweight(at=9, weights=FEW).ids(),
         ),
         (
-            r"reweight\(\) was called behind pack_sequences\(\), and take\(\)",
+            r"reweight\(\) was called after pack_sequences\(\), and take\(\)",
             lambda: mixed(sources).take(900).pack_sequences(9).reweight(at=9, weights=FEW).ids(),
         ),
     ]

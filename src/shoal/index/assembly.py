@@ -189,15 +189,15 @@ def validate(index: Index) -> None:
     shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
     _check_rows(index.shard_bytes >= 0, "the size of shard {} is negative")
     _check_rows((shard >= 0) & (shard < index.num_shards), "extent {} belongs to no shard")
-    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next one")
+    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next extent")
     _check_rows((first >= 0) & (first < end), "extent {} has no bytes")
-    _check_rows(end <= index.shard_bytes[shard], "extent {} ends behind its shard")
+    _check_rows(end <= index.shard_bytes[shard], "extent {} ends after its shard")
     follows = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
     if index.sample_bytes is None:
         follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
     _check_rows(follows, "extent {} does not end where the next one begins")
     separate = (shard[2:] != shard[:-2]) | (first[2:] >= end[:-2])
-    _check_rows(separate, "extent {} ends behind the start of the next but one")
+    _check_rows(separate, "extent {} ends after the start of the next but one")
     _check_rows(index.extent_num_samples >= 1, "extent {} has no samples")
     _check_rows(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
     counts = np.diff(index.extent_first_sample)

@@ -20,7 +20,7 @@ class LiveCounters:
     ``num_filtered``, and a function raised an error at ``num_failed``. After a resume, ``num_recalled`` samples were
     read again or came from the contents of a state; ``num_lost`` could not be restored to the buffer. The stream waited
     ``num_waits`` times, ``wait_seconds`` in all. It began ``num_files`` files of a followed directory, and
-    ``num_late_files`` came after a file that sorts behind them had been read. The buffer now holds ``num_buffered``
+    ``num_late_files`` came late: a file that sorts later had been read. The buffer now holds ``num_buffered``
     samples, of ``buffer_bytes`` if its size is in bytes.
     """
 

@@ -91,7 +91,7 @@ class Dealing(Protocol):
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return a number below 2^`AXIS_BITS` for each sample: ranks get consecutive parts of a batch sorted by it.
+        """Return a number below 2^`AXIS_BITS` for each sample; ranks get consecutive parts of a batch sorted by it.
 
         Positions ascend within a batch; ``batches`` are numbered from 0.
         """

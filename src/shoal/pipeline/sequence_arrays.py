@@ -22,7 +22,7 @@ _ADDED_FIELDS = ("lengths", "attention_mask")
 class SequenceFields:
     """Fields of sequences of ``length`` tokens.
 
-    ``key`` is the field with the tokens, of a document and of a sequence. ``separator`` is the token behind each
+    ``key`` is the field with the tokens, of a document and of a sequence. ``separator`` is the token after each
     document, or None. ``padding`` is the token that fills a sequence up. ``extras`` are some of `EXTRAS`. ``first_ids``
     are the ids of the first document of each source of a mixture, ascending.
     """
@@ -165,7 +165,7 @@ class PaddedFields:
         shapes = {array.shape[1:] for array in tokens}
         if len(shapes) > 1:
             msg = f"the documents of a batch have arrays {self.key!r} with rows of the shapes {sorted(shapes)}"
-            raise UsageError(msg, hint="batch_by_length() pads along the first axis; the others must be equal")
+            raise UsageError(msg, hint="batch_by_length() pads along the first axis; the other axes must be equal")
         filled = np.full((len(tokens), width, *shapes.pop()), self.padding, dtype=dtype)
         for row, array, start, stop in zip(filled, tokens, starts.tolist(), stops.tolist(), strict=True):
             row[: stop - start] = array[start:stop]

@@ -265,7 +265,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return order if left is None else WithoutGaps(order, left)
 
     def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
-        """Return the ids of the stored samples behind ids of an epoch's order: documents behind sequences."""
+        """Return the ids of the stored samples for ids of an epoch's order: the documents of sequences."""
         return ids
 
     def state_at(

@@ -303,7 +303,7 @@ class Dataset(StageVerbs):
         return class_names(self.stream.spec.opened.one("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:
-        """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
+        """Return the names for a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
         return class_names(self.stream.spec.opened.one("class_names()"), as_text("class_names()", field))
 
     def index_column(self, name: str) -> NDArray[Any]:

@@ -179,7 +179,7 @@ def _framed(opened: Opened, shard: int, info: ObjectInfo) -> VerifyReport:
             crc = zlib.crc32(opened.store.read_range(path, first, after), crc)
     if crc == known:
         return VerifyReport()
-    what = f"bytes before the samples, which begin at {begin}, or behind them, from {end} on, differ from those written"
+    what = f"bytes before the samples (up to {begin}) or after them (from {end} on) differ from the written bytes"
     return VerifyReport([Damage("checksum", name, 0 if begin else end, None, what)])
 
 

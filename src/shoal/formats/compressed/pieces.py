@@ -280,7 +280,7 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
         & (pieces.borders[1:] <= pieces.content_end)
     )
     if (wrong := np.flatnonzero(~(np.append(ends_first, True) & holds_samples))).size:
-        raise ValueError(f"piece {wrong[0]} does not hold its samples, or ends behind the next one")
+        raise ValueError(f"piece {wrong[0]} does not hold its samples, or ends after the next piece")
     if int(pieces.content_end[-1]) > limit_bytes:
         raise TooMuchError(limit_bytes)
     return pieces

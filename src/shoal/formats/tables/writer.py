@@ -33,8 +33,8 @@ _KEPT_BYTES = 64 << 10
 class ParquetEncoder:
     """The format of columns in row groups.
 
-    ``schema`` is a pyarrow schema; without it the first row group of each shard decides. ``group_bytes`` is the size of
-    a row group in memory, ``compression`` the name of a Parquet codec.
+    ``schema`` is a pyarrow schema; without ``schema``, the first row group of each shard decides. ``group_bytes`` is
+    the size of a row group in memory, ``compression`` the name of a Parquet codec.
     """
 
     name: str = "parquet"

@@ -243,7 +243,7 @@ class SegmentJob:
 
     @property
     def _rank(self) -> JobRank:
-        """The rank of this process; the only rank if all others were absent last time, so as not to wait again."""
+        """The rank of this process; the only rank if all other ranks were absent last time, to avoid another wait."""
         return _ALONE if self._is_alone else self._me
 
     @cached_property

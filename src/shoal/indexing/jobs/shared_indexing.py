@@ -45,9 +45,9 @@ def index_together(
 ) -> _Kept | None:
     """Index shards together with the other ranks; None if ranks cannot exchange parts.
 
-    ``keep`` puts the index where all ranks ``find`` it; the first rank that sees all parts keeps it. ``progress`` is
-    called with the bytes and samples of this rank's shares. Raises `ShardError`: a shard cannot be parsed;
-    `StorageError`: it cannot be read, or has changed.
+    The first rank that sees all parts calls ``keep``, which stores the index; the other ranks ``find`` the index.
+    ``progress`` is called with the bytes and samples of this rank's shares. Raises `ShardError`: a shard cannot be
+    parsed; `StorageError`: a shard cannot be read, or has changed.
     """
     try:
         return _shared(units, me, keep, find, progress)

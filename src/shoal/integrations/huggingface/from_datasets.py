@@ -40,15 +40,15 @@ _BUILDERS = {
 def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None, cache: Any = None) -> Dataset:
     """Open the rows of a Hugging Face dataset in place, as a shoal dataset like any other.
 
-    It has exactly the rows of the argument, in the order of their files: use `Dataset.shuffle`, since the shuffled
-    order of a `datasets.Dataset` is dropped. Values are as in the files: use ``decode`` and `map` again.
+    The result has exactly the rows of the argument, in the order of their files: use `Dataset.shuffle`, since the
+    shuffled order of a `datasets.Dataset` is dropped. Values are as in the files: use ``decode`` and `map` again.
 
     Parameters
     ----------
     dataset
         A `datasets.Dataset` on disk, after any chain of ``select``, ``filter``, ``shuffle``, ``shard``,
         ``train_test_split``, ``select_columns``, ``rename_column`` and ``concatenate_datasets``; or a
-        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, perhaps with ``select_columns``.
+        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, also with ``select_columns``.
     storage_options, cache
         See `shoal.open`.
 

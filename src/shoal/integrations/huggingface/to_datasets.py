@@ -53,7 +53,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
     if spec.batcher.counts_share:
         msg = "filter(refill=True) fills batches, but Hugging Face datasets hold samples"
-        raise UsageError(msg, hint="leave out refill=True: batches of samples are cut behind the filter")
+        raise UsageError(msg, hint="leave out refill=True: batches are then cut after the filter")
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
         raise UsageError(msg, hint="use columns() instead of to_tuple()")

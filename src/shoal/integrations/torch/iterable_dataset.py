@@ -140,8 +140,8 @@ class _Part:
     """One worker's part of an epoch, with a state that only the same worker can use.
 
     The part begins at the position of the dataset at the time of the first batch, so that `set_epoch` works until then.
-    A state resumes the part and does not move the dataset, since loaders load a state late: after `set_epoch` for the
-    epoch behind it.
+    A state resumes the part and does not move the dataset, because loaders load a state late: after `set_epoch` for the
+    next epoch.
     """
 
     def __init__(self, dataset: Dataset, worker: int, num_workers: int) -> None:

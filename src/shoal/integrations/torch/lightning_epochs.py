@@ -33,7 +33,7 @@ class Step(NamedTuple):
 class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
     """The sampler of a loader: the steps of this rank in the current epoch, from its start.
 
-    As a ``DistributedSampler``, it keeps frameworks from adding another; as a ``BatchSampler``, it lets
+    As a ``DistributedSampler``, it keeps frameworks from adding another sampler; as a ``BatchSampler``, it lets
     ``accelerate.skip_first_batches`` leave out the first batches.
     """
 

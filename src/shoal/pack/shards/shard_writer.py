@@ -226,7 +226,7 @@ class ShardWriter:
     def check(self, sample: Sample) -> None:
         """Raise `UsageError` if the previous sample has the same key: readers of a tar join such neighbours."""
         if self._last_key is not None and sample.get("__key__") == self._last_key:
-            msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
+            msg = f"the sample {self._last_key!r} follows a sample with the same key, and readers of a tar would "
             msg += "join both into one sample"
             raise UsageError(msg, hint="give each sample its own key; in other formats a key is just a field")
 

@@ -74,7 +74,7 @@ def check_table(df: Any, keys: Sequence[str]) -> None:
 
 
 def _unordered(kind: Any) -> str:
-    """Return a type without an order inside this type; "" if there is none."""
+    """Return the first type inside this type that Spark cannot sort; "" if there is none."""
     name: str = kind.typeName()
     if name in ("map", "variant", "udt", "interval"):
         return name
@@ -172,7 +172,7 @@ def spans_of_partition(
     """
     ends = before + np.cumsum(num_bytes)
     begins = ends - num_bytes
-    # A row belongs to the last share that does not begin behind it. Shares begin at whole bytes, as in `plan_shards`.
+    # A row belongs to the last share that does not begin after it. Shares begin at whole bytes, as in `plan_shards`.
     first = int(begins[0]) * num_shards // max(1, total)
     last = int(begins[-1]) * num_shards // max(1, total)
     shards = np.arange(max(0, first), min(num_shards - 1, last + 1) + 1)

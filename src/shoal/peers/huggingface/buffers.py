@@ -30,7 +30,7 @@ class ShuffleBuffer(Protocol):
         """Return the first number as which a sample may leave."""
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that can have left, just after one left and ``arrived`` came."""
+        """Return the fewest and the most samples that can have left when one sample has just left and ``arrived`` came."""
 
 
 class ReservoirBuffer:

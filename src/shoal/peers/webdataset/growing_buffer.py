@@ -4,7 +4,7 @@ The buffer begins with ``initial`` samples and takes two for each that it emits,
 one, and at the end none. A step picks a place at random, emits its sample, and fills the place with the sample at the
 last place, which came last. So until the stream ends, the sample at a place follows from the last step that picked the
 place: it is that step's newest sample, or the first that came to the place. While the buffer is emptied, the sample at
-the last place depends on the steps before; that is a shuffle of Fisher and Yates, from behind.
+the last place depends on the steps before; that is a shuffle of Fisher and Yates, from the end.
 
 References
 ----------

@@ -42,7 +42,7 @@ def documents_behind(
     """
     request, order = documents.request, documents.untouched(epoch)
     if not isinstance(order, MixedEpoch):
-        msg = "reweight() was called behind pack_sequences(), and take(), skip() or select() behind shuffle()"
+        msg = "reweight() was called after pack_sequences(), and take(), skip() or select() after shuffle()"
         raise UsageError(msg, hint="select() on the sources, or reweight() before pack_sequences()")
     begin, at = (request.begin(epoch) + position for position in (opened.start, opened.stop))
     if later := [change.at for change in request.changes if change.at > at]:

@@ -31,7 +31,7 @@ def refuse_table(path: str, directory: str) -> None:
     if not table.kind:
         msg = f"{directory}: Spark has not finished writing it: {path}"
         raise SourceError(msg, hint="wait for it, or write it again; or give a list of the files")
-    msg = f"{directory}: this is {table.kind} ({path}), whose log says which of its files count"
+    msg = f"{directory}: this is {table.kind} ({path}), and its log decides which files are valid"
     raise SourceError(msg, hint=f"open the list of files that {table.how} gives")
 
 

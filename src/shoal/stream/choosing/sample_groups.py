@@ -85,7 +85,7 @@ def groups_of(opened: Opened, by: Any, group: Callable[[Any], Any] | None = None
 
 
 def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
-    """Return the hash of each group, shape (num_values,); `UsageError` if one is neither a text nor a number."""
+    """Return the hash of each group, shape (num_values,); `UsageError` if a group is neither a text nor a number."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     if all(isinstance(value, str) for value in plain):
         return _hashed_texts(plain)

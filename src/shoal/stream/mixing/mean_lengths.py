@@ -16,7 +16,7 @@ from shoal.stream.choosing.index_columns import lengths_of_column
 
 
 def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
-    """Return the mean of a column over the samples of a source, each as often as it comes in a round.
+    """Return the mean of a column over the samples of a source, weighted by the copies of each sample in a round.
 
     A nested mixture has the mean at its first weights.
     """

@@ -170,5 +170,5 @@ class MixedDataset(Dataset):
 
     @property
     def _request(self) -> MixRequest:
-        """The request, with the changes of weights that a loaded state brought along."""
+        """The request, with the changes of weights from a loaded state."""
         return self.resolved.request

@@ -78,27 +78,28 @@ class LengthVerbs(DatasetRun):
         any world size; each epoch is packed again, in its own order. States, batches and ranks count sequences.
 
         Without lengths in the index (``lengths=None``), each rank packs what it reads, in groups of ``block``
-        documents. Then each rank has a state of its own, as with ``filter(refill=True)`` (`merge_states`). It resumes
-        to the very sequence at the same world size and batch size, and reads at most a group of documents again; at
-        another one, up to a group of each rank comes again, and nothing is missed.
+        documents. Then each rank saves its own state, as with ``filter(refill=True)`` (`merge_states`). At the same
+        world size and batch size, a run resumes at the exact sequence, and reads at most a group of documents again.
+        Otherwise, up to a group of documents of each rank is repeated, and no document is missed.
 
         Parameters
         ----------
         key
             The field with a document's tokens, an array of integers of shape (num_tokens,).
         strategy
-            "concat" lays documents end to end and cuts them where a sequence is full. The others keep documents whole:
-            "first_fit" puts each into the first sequence that has room, "best_fit" the longest first into the fullest.
+            "concat" lays documents end to end and cuts them where a sequence is full. The other strategies keep
+            documents whole: "first_fit" puts each into the first sequence with room, "best_fit" puts the longest first
+            into the fullest.
         too_long
             A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
             others; or it is left out ("drop"), or an error before the run ("refuse").
         lengths
-            The column of the index with the number of tokens of each document; None if they are not known before.
+            The column of the index with the number of tokens of each document; None if the index has no lengths.
         separator
-            A token to be put behind each document; None for none. One that the type of the tokens cannot hold makes
-            batches of a larger type: 99_999 behind uint16 gives uint32; so does ``padding``.
+            A token to add after each document; None for none. A token beyond the type of the documents makes batches of
+            a larger type: 99_999 after uint16 gives uint32; so does ``padding``.
         padding
-            The token that fills up what no document fills.
+            The token that fills the rest of a sequence.
         extras
             Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
             and paddings in a batch laid end to end, shape (num_segments + 1,); "document_ids" and, of a mixture,

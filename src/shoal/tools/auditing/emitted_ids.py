@@ -82,7 +82,7 @@ class KeyTable:
         if len(same):
             first, second = numbers[same[0]], numbers[same[0] + 1]
             key = str(ordered[same[0]])
-            msg = f"{len(same):,} keys come again in the dataset: {key!r} is sample {first} and {second}"
+            msg = f"{len(same):,} keys are not unique in the dataset: {key!r} is sample {first} and sample {second}"
             raise UsageError(msg, hint="give unique keys, or have the loader yield sample numbers")
         return KeyTable(ordered, numbers)
 

@@ -27,7 +27,7 @@ class ChunkUses:
     """Chunks that ranks use in the first full global batches of all or some canonical nodes.
 
     ``ranks`` and ``chunks`` are pairs of a rank and a chunk, ascending by rank, then chunk; ``first`` and ``last`` are
-    the positions of the first and last sample that the rank takes. A second read of a chunk is another pair behind the
+    the positions of the first and last sample that the rank takes. A second read of a chunk is another pair after the
     first. ``samples_of_rank`` counts the samples of each rank, shape (world_size,); ``heat`` counts samples by time and
     by chunk, in equal parts, shape (50, 64).
     """

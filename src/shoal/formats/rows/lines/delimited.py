@@ -25,7 +25,7 @@ from shoal.index.shard_scan import Buffer
 _NAMES_LIMIT_BYTES = 1 << 20
 _NEWLINES = (None, "\n", "\r\n")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
-_HINT = "correct the record, or take it out of the shard"
+_HINT = "correct the record, or remove it from the shard"
 _OPEN = "a quoted field has no end"
 _SEVERAL = "an end of line stands outside of quotes: these are several records"
 # Records up to here are split by Python's `csv`, in half the time; it takes 11 times the memory of a large one.

@@ -36,8 +36,8 @@ _Part = tuple[NDArray[np.int64], NDArray[np.uint32]]
 class ElementScan:
     """A walk through the elements of an array, window after window, from ``position`` of the shard on.
 
-    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array, -1 before it is
-    known; ``more`` is the first byte behind the array that is not white space.
+    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the first byte after the array, -1 before
+    it is known; ``more`` is the first byte after the array that is not white space.
     """
 
     def __init__(self, shard: str, limit_bytes: int, *, position: int = 0, depth: int = 0) -> None:
@@ -100,7 +100,7 @@ class ElementScan:
         return begin, stop, marks[(depth == 1) & (data[marks] == _COMMA)]
 
     def _quotes(self, quotes: NDArray[np.int64], slashes: NDArray[np.int64], num_bytes: int) -> NDArray[np.int64]:
-        """Return the quotes that begin or end a text: quotes behind an even number of backslashes."""
+        """Return the quotes that begin or end a text: quotes after an even number of backslashes."""
         first = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
         lengths = np.diff(np.append(first, len(slashes)))
         begins = slashes[first]

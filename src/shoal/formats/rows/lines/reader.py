@@ -106,7 +106,7 @@ def _decode_json(data: bytes, what: str = "line") -> Sample:
 
 
 def _decode_element(data: bytes) -> Sample:
-    """Return the fields of the object in an array, perhaps behind a comma."""
+    """Return the fields of an object in an array; a comma may come before the object."""
     comma = len(data) - len(data.removeprefix(b","))
     try:
         return _decode_json(data[comma:], "element")

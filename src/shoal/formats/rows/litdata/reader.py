@@ -128,9 +128,9 @@ class LitData(Format):
 
 
 def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an ``index.json`` declares for all chunks, with the name of their loader.
+    """Return the settings of all chunks in an ``index.json``, with the name of their loader.
 
-    Raises `UsageError` if it is invalid, or its chunks are encrypted.
+    Raises `UsageError` if the file is invalid, or the chunks are encrypted.
     """
     try:
         config = {"item_loader": ITEMS_LOADER, **index["config"]}

@@ -104,7 +104,7 @@ def _example(record: bytes) -> Sample:
     try:
         return parse_example(_data_of(record))
     except NotAnExampleError as error:
-        what = f"the first record of this shard is a tf.train.Example, but this one is not: {error}"
+        what = f"the first record of this shard is a tf.train.Example, but this record is not: {error}"
         hint = "the shard is damaged, or mixes records: TFRecord(examples=False) as format= gives each as it is"
         raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
 

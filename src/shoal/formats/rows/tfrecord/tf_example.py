@@ -133,7 +133,7 @@ def _plain_example(data: bytes) -> dict[str, Any] | None:
 
 
 def _message_in(data: bytes, tag: int, end: int, stop: int) -> int:
-    """Return where the message behind a tag begins, if it ends at ``stop``."""
+    """Return where the message after a tag begins, if the message ends at ``stop``."""
     at = tag + 1
     size, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at, end)
     if at + size != stop:
