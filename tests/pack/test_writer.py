@@ -260,9 +260,9 @@ def test_other_arguments_than_before_are_refused_and_named(tmp_path: Path) -> No
 
 def test_shards_that_are_there_are_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "old.jsonl").write_text("{}\n")
-    with pytest.raises(UsageError, match=r"there are shards already, old\.jsonl for one"):
+    with pytest.raises(UsageError, match=r"there are shards already, such as old\.jsonl"):
         write(tmp_path, 10)
-    with pytest.raises(UsageError, match=r"there are shards already, old\.jsonl for one"):
+    with pytest.raises(UsageError, match=r"there are shards already, such as old\.jsonl"):
         write(tmp_path, 10, format="mds")
     assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
 

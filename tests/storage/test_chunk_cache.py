@@ -622,7 +622,7 @@ def test_locks_that_do_nothing_are_noticed(
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with caplog.at_level(logging.WARNING, "shoal"):
         source = Source(ChunkCache(tmp_path, budget_bytes=MIB))
-    assert "locks on files do nothing" in caplog.text
+    assert "file locks have no effect" in caplog.text
     source.read("a")
     source.read("a")
     assert source.asked == ["a", "a"]

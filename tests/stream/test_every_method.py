@@ -354,7 +354,7 @@ def test_a_summary_counts_documents_not_samples(home: Path) -> None:
 def test_sources_with_other_fields_are_packed_since_sequences_have_tokens_alone(home: Path) -> None:
     batches = list(mixture(home).shuffle(seed=0).pack_sequences(16).batch(4))
     assert {tuple(batch) for batch in batches} == {("tokens", "segment_ids", "position_ids")}
-    with pytest.raises(UsageError, match="batches need the same"):
+    with pytest.raises(UsageError, match="batches need all fields"):
         next(iter(mixture(home).batch_by_length(4)))
 
 

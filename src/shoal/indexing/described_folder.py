@@ -66,7 +66,7 @@ def _classes(source: Source, format: Folder, *, has_rows: bool) -> ClassDirector
     is_whole = source.complete or bool(source.split_names)
     classes = classes_of_folder(source.root, source.names, is_whole=is_whole, split_names=source.split_names)
     if classes is None and format.labels:
-        msg = f"{source.root}: no file lies in a directory that could be its class, {source.names[0]} for one"
+        msg = f"{source.root}: no file lies in a class directory; the first is {source.names[0]}"
         raise SourceError(msg, hint="open the parent of the directories of classes, or leave out labels=True")
     return classes
 

@@ -235,7 +235,7 @@ def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
     if left := [path for path in unnamed if dirname(path) in directories]:
         manifest = directories[dirname(left[0])]
         msg = f"{manifest} does not name {len(left)} of the shards beside it; the first is {left[0]}"
-        hint = "write the index.json again (Streaming: merge_index), take them away, or name shards by a glob"
+        hint = "write the index.json again (Streaming: merge_index), move these shards, or name shards by a glob"
         raise SourceError(msg, hint=hint)
 
 

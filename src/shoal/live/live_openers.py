@@ -28,7 +28,7 @@ class NoSentinel:
 def from_iterable(
     source: Iterable[Any] | Callable[[], Iterable[Any]], *, replay: bool | None = None, shared: bool | None = None
 ) -> LiveDataset:
-    """Stream the samples of an iterable, or of a function that returns an iterable; it may be endless.
+    """Stream the samples of an iterable, or of a function that returns an iterable; the iterable may be endless.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ def from_iterable(
         How other iterables return to a saved position; required to load a state. True: the iterable yields the same
         samples again, and shoal skips up to the position. False: the source continues by itself, like a socket.
     shared
-        Required with several ranks (or workers). True: all have the same source, and rank r takes the samples r, r + R,
-        ... of R ranks. False: each has a source of its own.
+        Required with several ranks (or workers). True: all ranks have the same source, and rank r takes the samples r,
+        r + R, ... of R ranks. False: each rank has its own source.
 
     Raises
     ------
     UsageError
-        The source is neither iterable nor function, or it is an iterator, which ``replay=True`` cannot restart.
+        The source is neither an iterable nor a function, or is an iterator, which ``replay=True`` cannot restart.
 
     Examples
     --------

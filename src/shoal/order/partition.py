@@ -86,7 +86,7 @@ class Partition:
     refills
         True if ranks fill their batches from their shares, and global batches only decide which rank gets a sample.
     packing
-        Arguments by which each rank packs the documents of its share into sequences, as JSON types; None for samples.
+        Arguments for packing the documents of a rank's share into sequences, as JSON types; None for samples.
     balance
         Neighbouring ranks that exchange samples so that each has about the same weight; 0 for none.
     """

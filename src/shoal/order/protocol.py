@@ -70,7 +70,7 @@ class BoundOrder(Protocol):
 
 @runtime_checkable
 class Laned(Protocol):
-    """A bound order whose chunks run side by side in lanes, each of which holds one chunk at any time."""
+    """A bound order whose chunks run side by side in lanes; a lane holds one chunk at any time."""
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
         """Return the lane of each chunk, spread over all 16 bits; chunks that mix have different lanes."""

@@ -69,7 +69,7 @@ class Door(Mapping[str, Callable[..., _Made]]):
         return sum(1 for _ in self)
 
     def make(self, name: str, /, *arguments: Any, **options: Any) -> _Made:
-        """Call the maker of a name; raises `UsageError` if a package's fails or makes something else."""
+        """Call the maker of a name; raises `UsageError` if a package's maker fails, or its object lacks members."""
         if name in self._core or name in self.own:
             return self[name](*arguments, **options)
         try:

@@ -1,4 +1,4 @@
-"""Python interpreters that run this very package, and no code of the user."""
+"""Python interpreters that run this exact package, and no code of the user."""
 
 from __future__ import annotations
 

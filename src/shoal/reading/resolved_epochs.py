@@ -173,7 +173,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return True
 
     def length(self, epoch: int) -> Length:
-        """Return the positions of an epoch, gaps included, or an estimate; it hardly waits."""
+        """Return the positions of an epoch, gaps included, or an estimate; returns almost at once."""
         return Length(self.num_positions(epoch))
 
     def most_until_any(self, epoch: int, number: int) -> int:  # noqa: ARG002

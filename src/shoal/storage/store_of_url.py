@@ -83,7 +83,7 @@ def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     options.pop(DEADLINE, None)  # an option of the retries
     if (filesystem := options.pop("filesystem", None)) is not None:
-        _refuse(options, "a filesystem that is handed in takes none")
+        _refuse(options, "a filesystem object takes none")
         return FileSystemStore(filesystem)
     if scheme in STORES:
         return STORES.make(scheme, options)

@@ -101,8 +101,8 @@ class Store(ABC):
     def map(self, path: str) -> memoryview:
         """Return the object as read-only memory. A file is mapped, so processes share it; other objects are read.
 
-        Objects are read in parts, so a broken connection does not cost all of them. Memory is taken for bytes that
-        have arrived, and not for the size that a server announces. Raises `StorageError` like `read_range`, and if
+        Objects are read in parts, so a broken connection loses only one part. Memory is allocated for bytes that have
+        arrived, not for the size that a server announces. Raises `StorageError` like `read_range`, and if
         there is not enough memory.
         """
         num_bytes = self.stat(path).num_bytes

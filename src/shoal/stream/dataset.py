@@ -152,7 +152,7 @@ class Dataset(StageVerbs):
         seed: int = 0,
         exclude: Any = None,
     ) -> dict[str, Dataset]:
-        """Split stored samples by a hash of their group: no group is in two splits, and none ever moves.
+        """Split stored samples by a hash of their group: a group is in one split, and never moves to another.
 
         The hash, the fractions and the seed alone decide: not the machine, other groups, or the order of names. So of
         ``g`` equal groups, a fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``.
@@ -160,13 +160,13 @@ class Dataset(StageVerbs):
         Parameters
         ----------
         fractions
-            By name, above 0; if they sum to less than 1, the rest is in no split.
+            By name, above 0; if their sum is below 1, the remaining samples are in no split.
         by
-            What samples of a group share: a column of the index (compared by its texts, if it has any), ``"shard"``,
-            ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By default each
-            sample is a group of its own, known by the name of its shard and its number there.
+            The value that samples of a group share: a column of the index (compared by its texts, if it has any),
+            ``"shard"``, ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By
+            default each sample is a group of its own, known by the name of its shard and its number there.
         group
-            A function from that value to the group: ``lambda key: key.split("_")[0]``.
+            A function from this value to the group: ``lambda key: key.split("_")[0]``.
         seed
             Another seed gives other splits.
         exclude
@@ -175,7 +175,7 @@ class Dataset(StageVerbs):
         Raises
         ------
         UsageError
-            After `shuffle`, `sample` or `batch`; there is no such column; or a split gets no sample.
+            `shuffle`, `sample` or `batch` was called before; the column does not exist; or a split gets no sample.
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)

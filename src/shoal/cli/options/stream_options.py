@@ -75,7 +75,7 @@ def open_mixture(arguments: argparse.Namespace) -> MixedDataset:
     index, options = getattr(arguments, "index", None), storage_options_of(arguments)
     dataset = open_dataset(source_of(arguments), split=arguments.split, index=index, storage_options=options)
     if not isinstance(dataset, MixedDataset):
-        msg = f"{printed(source_of(arguments))} is no mixture file, which ends with .yaml or .yml"
+        msg = f"{printed(source_of(arguments))} is not a mixture file: mixture files end with .yaml or .yml"
         raise UsageError(msg, hint="docs/mixture-files.md describes them")
     return dataset
 

@@ -290,7 +290,7 @@ class TracedRun:
                 row["seen"][epoch] = step if number >= 0 and step < num_steps else None
 
     def _first_numbers(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first position of each sample in an epoch, without gaps; -1 if it does not come."""
+        """Return the first position of each sample in an epoch, without gaps; -1 if the epoch lacks the sample."""
         if not isinstance(self.resolved, ResolvedSequences):
             return self.resolved.epoch(epoch).positions(ids)
         order, left = self.resolved.untouched(epoch), self.resolved.left(epoch)

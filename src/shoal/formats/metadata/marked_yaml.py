@@ -58,7 +58,7 @@ class Marked:
     def mapping(self, what: str, known: Collection[str] | None = None) -> dict[str, Marked]:
         """Return the values by key; raise `UsageError` at a key that is not ``known``."""
         if not isinstance(self.value, dict):
-            raise self.error(f"{what} maps names to values; here is {self._kind}")
+            raise self.error(f"{what} maps names to values; got {self._kind}")
         for name in self.value if known is not None else ():
             if known is not None and name not in known:
                 hint = did_you_mean(name, known) + f"the keys are {', '.join(known)}"
@@ -95,20 +95,20 @@ class Marked:
                 divisor = self._exact(what, bottom) if bottom else Fraction(1)
                 if divisor:
                     return self._exact(what, top) / divisor
-        msg = f"{what} is a number; here is {self._kind}"
+        msg = f"{what} must be a number; got {self._kind}"
         raise self.error(msg, "a number such as 0.3, 1/3 or 1e6, without quotes")
 
     def _exact(self, what: str, text: str) -> Fraction:
         try:
             return exact_number(text)
         except OverflowError as error:
-            raise self.error(f"{what} is too long: {error}; here is {shown(text)}") from None
+            raise self.error(f"{what} is too long: {error}; got {shown(text)}") from None
 
     def whole(self, what: str) -> int:
         """Return an integer of at least 0, perhaps written with an exponent."""
         number = self.number(what)
         if number.denominator != 1 or number < 0:
-            raise self.error(f"{what} is a whole number of at least 0; here is {shown(self.value)}")
+            raise self.error(f"{what} must be a whole number of at least 0; got {shown(self.value)}")
         return int(number)
 
     def plain(self) -> Any:

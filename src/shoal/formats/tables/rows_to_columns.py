@@ -70,7 +70,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name: str) -> Any:
-    """Convert rows to a table of ``schema``, or of a schema that fits all rows if it is None.
+    """Convert rows to a table of ``schema``; for None, of a schema that fits all rows.
 
     Raises `RowRefusedError` for the first row that does not fit.
     """

@@ -227,7 +227,7 @@ class GrowingShards:
         return self.segments.num_made == self.num_segments
 
     def begin(self, rank: int, world_size: int) -> None:
-        """Begin to index as one of the processes that read these shards together, unless begun."""
+        """Start indexing as one of the processes that read these shards together, if not started."""
         self.segments.begin(None if world_size == 1 else JobRank(rank, world_size, world_size))
 
     @property

@@ -28,7 +28,7 @@ class PackedBlock:
     Attributes
     ----------
     length
-        Tokens for which a sequence has room; 0 if this varies.
+        Tokens that fit into a sequence; 0 if the length varies.
     first_piece
         First piece of each sequence, then the number of pieces; shape (num_sequences + 1,).
     document

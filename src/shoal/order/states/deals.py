@@ -42,7 +42,7 @@ class Deal:
     rank
         The only rank in ``taken``; None if it holds all ranks.
     packing
-        Arguments by which each rank packs the documents of its share, as JSON types; None if ranks do not pack.
+        Arguments for packing the documents of a rank's share, as JSON types; None if ranks do not pack.
     sequences
         Sequences that each rank has taken of the documents after ``taken``; () if ranks do not pack.
     """

@@ -25,7 +25,7 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
     suffixes = (suffix, *suffixes_in_directories())
     shard = next((name for name in present if name.lower().endswith(suffixes)), None)
     if shard is not None:
-        msg = f"{without_secrets(url)}: there are shards already, {shard} for one"
+        msg = f"{without_secrets(url)}: there are shards already, such as {shard}"
         raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
 
 

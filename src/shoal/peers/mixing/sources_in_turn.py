@@ -42,7 +42,7 @@ class SourcesInTurn:
 
 
 class Concatenated:
-    """All samples of a source, then all of the next one."""
+    """All samples of a source, then all samples of the next source."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._first = chunk_starts(np.asarray(lengths, dtype=np.int64))

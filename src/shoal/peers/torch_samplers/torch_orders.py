@@ -82,7 +82,7 @@ class TorchRandom:
             raise UsageError(msg, hint="the seed is in the state of the loader, which load_state_dict takes")
         if self.stateful and self.generator == "loader" and self.replacement:
             msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'
-            raise UsageError(msg, hint="it draws numbers for its workers between the numbers of the first samples")
+            raise UsageError(msg, hint="the loader draws numbers for workers between the numbers of the first samples")
         check_counts(self, num_samples=1, drawn=0)
 
     @property

@@ -42,7 +42,7 @@ class WebDatasetShuffle:
         Arguments of ``WebDataset``: the shards in the buffer that shuffles shards, 0 for no such buffer (``True``
         means 100 there), and True if epochs have different orders of shards.
     bufsize, initial
-        Arguments of ``.shuffle``: the samples in the buffer, 0 for no buffer, and the samples with which it begins.
+        Arguments of ``.shuffle``: the samples in the buffer, 0 for no buffer, and the samples at its start.
     batch_size, world_size, num_workers, persistent_workers
         Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
     shard_seed, sample_seed

@@ -291,7 +291,7 @@ class ChunkCache:
                 again = open_for_lock("users", os.O_RDWR, directory=self._folder)
                 try:
                     if lock_now(again):
-                        raise OSError(errno.ENOLCK, "locks on files do nothing in this directory")
+                        raise OSError(errno.ENOLCK, "file locks have no effect in this directory")
                 finally:
                     release(again)
             elif budget_bytes is not None and budget_bytes != before:

@@ -332,7 +332,7 @@ def read_lines(path: str) -> list[str] | None:
         return None
     except OSError as error:
         raise os_failure(error, path, verb="read") from error
-    msg = f"{path}: a file of lines with more than {_MOST_FILE_BYTES} bytes"
+    msg = f"{path}: this file has more than {_MOST_FILE_BYTES} bytes"
     if len(data) <= _MOST_FILE_BYTES:
         try:
             return data.decode("utf-8").split("\n")

@@ -71,7 +71,7 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
     Shards whose name, or a directory in it, begins with "." or "_" are left out, as by the tools that write such names,
     and a warning counts them. ``_year=2024`` is a partition. If each file is a sample, only "." hides a file.
 
-    Raises `SourceError` if there are none, or if a table has them and its log says which of them count.
+    Raises `SourceError` if there are no shards, or if the log of a table decides which files are valid.
     """
     shards_below, hidden, num_by_suffix = [], [], Counter[str]()
     marks = _marks(suffixes)

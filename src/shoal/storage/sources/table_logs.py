@@ -24,7 +24,7 @@ class _Table(NamedTuple):
 def refuse_table(path: str, directory: str) -> None:
     """Refuse a path in the log of a table; paths of directories end with "/".
 
-    Raises `SourceError`: the files below ``directory`` do not show which of them count.
+    Raises `SourceError`: the names below ``directory`` do not show which files are valid.
     """
     if (table := _table_of(path, directory)) is None:
         return

@@ -1,9 +1,9 @@
 """Splits of a dataset by the hash of a group: training and validation sets that share no group.
 
-The hash of a group and the seed give a point on a line, and each split is an interval of it. So a group never moves
-when shards or samples are added, and a larger fraction only extends an interval. Rejected: a permutation of the groups
-has exact counts, but moves groups to other splits as soon as one is added; an independent hash for each split
-(rendezvous hashing) needs logarithms, which differ between platforms.
+The hash of a group and the seed give a point on a line, and each split is an interval of the line. So a group never
+moves when shards or samples are added, and a larger fraction only extends an interval. Rejected: a permutation of the
+groups has exact counts, but moves groups to other splits as soon as a group is added; an independent hash for each
+split (rendezvous hashing) needs logarithms, which differ between platforms.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def split_specs(
     """Return the description of each split; see `shoal.Dataset.split`. ``exclude`` may describe another dataset.
 
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
-    for each run of neighbours in one split, of which the splits keep 24.
+    for each run of neighbours in one split; the splits keep 24 of the 60.
     """
     spec.opened.one("split()")
     if spec.request is not None:

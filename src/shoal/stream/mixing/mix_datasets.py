@@ -159,7 +159,7 @@ def _log_shares(request: MixRequest, epoch_samples: int) -> None:
     for name, share in shares.items():
         if 0 < share * epoch_samples < 1:
             msg = f"the source {name!r} has a share of {share:.3g}, {share * epoch_samples:.3g} samples in an epoch of "
-            msg += f"{epoch_samples:,}: a slip in its weight? Weights are ratios, and need not make 1 or 100"
+            msg += f"{epoch_samples:,}: a typo in its weight? Weights are ratios, and need not sum to 1 or 100"
             warnings.warn(msg, ShuffleWarning, stacklevel=3)
 
 

@@ -273,7 +273,7 @@ class BatchFiller:
 
     @property
     def is_full(self) -> bool:
-        """True if `batch` has one."""
+        """True if `batch` can return a full batch."""
         return self.num_ready >= self._size
 
     def batch(self, *, is_last: bool = False) -> Any:

@@ -49,7 +49,7 @@ class Audit:
     start_vr, end_vr
         VR(batch) over the first and the last twentieth of the epochs; NaN for short epochs.
     displacement
-        Quantiles 0.01, 0.5 and 0.99 of the distance by which samples move, later (positive) or earlier, as a share of
+        Quantiles 0.01, 0.5 and 0.99 of the distance that samples move, later (positive) or earlier, as a share of
         the epoch; -0.9, 0 and 0.9 in a perfect shuffle.
     start_distance, end_distance
         Kolmogorov-Smirnov distance of the storage positions of the first and last samples from all samples, by share of

@@ -104,9 +104,9 @@ def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 
 def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
-    """Return the decoder of a value's bytes; it raises ValueError (or a kind of it) if they are invalid.
+    """Return the decoder of a value's bytes; the decoder raises ValueError (or a subclass) for invalid bytes.
 
-    Raises `UsageError` if there is no such encoding, or it is ``pkl`` and pickles are not allowed.
+    Raises `UsageError` if the encoding does not exist, or is ``pkl`` and pickles are not allowed.
     """
     if encoding.startswith("ndarray"):
         kind, shape = _array(encoding)

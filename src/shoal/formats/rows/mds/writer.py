@@ -137,7 +137,7 @@ class MdsShard:
 def mds_index_of(index: Index) -> bytes:
     """Return the ``index.json`` of MosaicML Streaming for the shards of an index.
 
-    Raises `UsageError` if they do not all have the same columns, or the index lacks the columns of one.
+    Raises `UsageError` if the shards do not all have the same columns, or the index lacks the columns of a shard.
     """
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     shards = list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True))
