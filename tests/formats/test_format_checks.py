@@ -113,7 +113,7 @@ MISTAKES = {
     "not all damage is an error of ours": "raises ValueError instead of ShardError",
     "scans differ later": "head of two scans differ",
     "a sample read alone is another": "alone it is",
-    "takes any count": "where 4 are",
+    "takes any count": "samples instead of 4",
     "bytes of errors count from elsewhere": "the error names byte 100",
     "the first of a later span is another": "should be",
     "samples only in order": "sample 1 is",

@@ -215,7 +215,7 @@ def files_of(root: Path, files: dict[str, str]) -> Path:
         ({"a/0.CLS": "7", "a/0.txt": "x"}, {"grouped": True}, "'a/0.CLS' would be the field 'cls'"),
         ({"a/0.cls": "7", "a/0.txt": "x"}, {"grouped": True, "format": "parquet"}, "'cls'.*its class"),
         ({"a/0.key": "7", "a/0.txt": "x"}, {"grouped": True, "format": "jsonl"}, "'key'.*its key"),
-        ({"0.json": "{}", "m.csv": "path,a\n0.json,1\n"}, {}, "'json' of its sample, which the row of the manifest is"),
+        ({"0.json": "{}", "m.csv": "path,a\n0.json,1\n"}, {}, "'json' of its sample, but the row of the manifest has"),
     ],
 )
 def test_a_file_whose_place_something_else_would_take_is_refused(

@@ -122,7 +122,7 @@ def test_shards_with_samples_of_all_kinds_are_mixed_from_the_start() -> None:
 def test_large_shards_are_warned_of_although_all_segments_are_alike() -> None:
     found = growing_quality([2**30] * 40, 256, sample_bytes=2**16, rho=1.0)
     assert growing_quality([2**30] * 40, 256, sample_bytes=2**16).warning() == "", "what is assumed is no finding"
-    assert "the growing order mixes 1 shard at first, 1 at last: batches of 256 vary 2" in found.warning()
+    assert "the growing order mixes 1 shard at the start, 1 at the end: batches of 256 vary 2" in found.warning()
 
 
 def test_the_seed_decides_which_shards_are_first() -> None:

@@ -99,7 +99,7 @@ def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None
         total = int(sizes.sum()) if replacement else most
     if not replacement and total > most:
         least = f"{len(sizes)} classes with at least {int(sizes.min())}" if len(sizes) > 1 else f"one class of {most}"
-        msg = f"an epoch of {total} samples, equally many of each class, must repeat some: there are {least}"
+        msg = f"an epoch of {total} samples, equally many of each class, must repeat some: the dataset has {least}"
         raise UsageError(msg, hint=f"num_samples={most} at most, or replacement=True")
     return ByClass(classes, sizes, total)
 
