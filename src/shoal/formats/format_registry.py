@@ -166,7 +166,7 @@ def suffixes_in_directories() -> tuple[str, ...]:
 
 
 def suffixes_of_packages() -> tuple[str, ...]:
-    """Return the suffixes of formats that other packages bring, plain and compressed; none of the formats is loaded."""
+    """Return the suffixes of formats of other packages, plain and compressed; none of the formats is loaded."""
     suffixes = (name for name in names(_MAKERS.group) if name.startswith("."))
     return tuple(suffix + ending for suffix in suffixes for ending in ("", *CODEC_OF_SUFFIX))
 

@@ -118,8 +118,8 @@ def given_classes(root: str, names: Iterable[str], classes: tuple[str, ...]) -> 
     below_splits = lie_below_splits({f"{dirname(name)}/" for name in names})
     used = {class_directory(name, below_splits=below_splits) for name in names} - {""}
     if unknown := sorted(used.difference(classes)):
-        msg = f"{root}: the class {unknown[0]!r} is none of the {len(classes)} that classes= lists"
-        raise SourceError(msg, hint="add it to the list, or name the files of the other classes by a glob")
+        msg = f"{root}: the class {unknown[0]!r} is not one of the {len(classes)} in classes="
+        raise SourceError(msg, hint="add the class to classes=, or name the files of the other classes by a glob")
     return ClassDirectories(classes, below_splits)
 
 

@@ -58,7 +58,7 @@ def segment_seed(seed: int, number: int) -> int:
 def cut_segments(num_bytes: Sequence[int] | NDArray[Any], *, window_bytes: int) -> list[int]:
     """Cut permuted shards into segments; less than 1 us per shard.
 
-    Segment ``i`` ends with the shard that brings it to ``min(FIRST_BYTES * 2**i, 2 * window_bytes)``. A last segment
+    Segment ``i`` ends with the shard that completes ``min(FIRST_BYTES * 2**i, 2 * window_bytes)``. A last segment
     of less than half this size is joined to the one before, since its few shards would hardly mix. If there are only
     two segments, the first delivery then waits for less than twice the bytes.
 

@@ -33,7 +33,7 @@ def open_dataset(
     index_columns: ColumnsLike = (),
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
-    """Open shards in place: a file, directory, glob, brace pattern, list of those, an index file, or a mixture file.
+    """Open shards in place: a file, a directory, a glob, a brace pattern, a list, an index file, or a mixture file.
 
     Parameters
     ----------
@@ -70,7 +70,8 @@ def open_dataset(
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
         size, which defaults to half of the free space. True: 1 GiB for the duration of the run, in shared memory or,
-        without it, in temporary files. Default: no cache; each process reads for itself, from memory alone.
+        without it, in temporary files. Default: no cache; each process reads its own data, and keeps the data only in
+        memory.
 
     Raises
     ------

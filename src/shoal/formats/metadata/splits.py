@@ -115,7 +115,7 @@ def splits_in_energon(
     parts, excluded = declared.get("split_parts"), _texts(declared.get("exclude"))
     listed = {str(split): _texts(shards) for split, shards in parts.items()} if isinstance(parts, Mapping) else {}
     if not listed or None in listed.values():
-        msg = f"{path}: it has no split_parts, which list the shards of each split"
+        msg = f"{path}: the file has no split_parts, the lists of shards by split"
         raise SourceError(msg, hint="prepare the dataset with Energon again, or name the shards by a glob")
     if excluded is None:
         msg = f"{path}: exclude is not a list of shards and samples"

@@ -131,7 +131,7 @@ class UnitParts:
 
     @_noting_failure
     def put(self, number: int, data: Sequence[Buffer]) -> None:
-        """Leave the part of a unit, unless the job was finished."""
+        """Store the part of a unit, unless the job was finished."""
         path = self._path(_name(number))
         try:
             self._store.put(path, data)

@@ -49,7 +49,8 @@ class Interleave(EpochChoice):
         Of each source, with a sum of 1: in the order of the sources, or by name. None takes a sample of each in turn.
     stopping
         "first_exhausted": an epoch ends when the first source is used up. "all_exhausted": it ends when each source has
-        been used up once, and used-up sources start again. "all_exhausted_without_replacement": they do not come again.
+        been used up once, and used-up sources start again. "all_exhausted_without_replacement": the same without
+        repeats.
     epochs
         "new" as in an ``IterableDataset`` of releases from 4.6 on: ``set_epoch`` reorders sources, and draws by the
         number of the epoch alone, so that the seed counts only in epoch 0. "same" as up to 4.5, and with map-style

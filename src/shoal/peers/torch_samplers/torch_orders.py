@@ -172,8 +172,8 @@ class TorchDistributed:
     """Torch's ``DistributedSampler``: ranks take the samples of one permutation in turn.
 
     At the world size ``num_replicas`` each rank gets exactly its own samples; at any other one the global batches are
-    the same, dealt otherwise. If ranks have unequal numbers of samples, the sampler repeats the first samples of its
-    list, or leaves out the last with ``drop_last``; so does this order.
+    the same, divided differently. If ranks have unequal numbers of samples, the sampler repeats the first samples of
+    its list, or leaves out the last with ``drop_last``; so does this order.
 
     Parameters
     ----------

@@ -34,7 +34,8 @@ class WebDatasetShuffle:
 
     That is ``WebDataset(urls, shardshuffle=..., seed=seed, nodesplitter=split_by_node).shuffle(bufsize, seed=seed)``,
     in batches of ``batch_size``, in a loader. At the original world size each rank gets exactly its own samples; at any
-    other one the global batches are the same, dealt otherwise. All epochs are equal, as they are in WebDataset.
+    other world size, the global batches are the same, divided differently. All epochs are equal, as they are in
+    WebDataset.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ from shoal.stats.counters import Counters
 from shoal.storage.chunk_cache.spill_files import SpilledPart, SpillFile
 from shoal.storage.retry import RetryControl, current_retry_control, retry_control
 
-# A piece of so many stored bytes is read as a whole; a larger piece is read in the ranges of its format.
+# A piece of this many stored bytes is read as a whole; a larger piece is read in the ranges of its format.
 _WHOLE_BYTES = 8 << 20
 _MOST_SPILLS = 4  # times that one iterator spills the same piece
 _ENTRY_BYTES = 12  # overhead for each sample beside its decoded bytes

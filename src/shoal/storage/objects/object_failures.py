@@ -19,7 +19,7 @@ _CREDENTIALS_HINT = (
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 _NAME_HINT = (
     'obstore can neither read nor list an object with "//", ".", ".." or a control character in its name, nor list '
-    "others beside it: name the shards by braces or a list, or copy that object to another name; filesystem= in "
+    "other objects beside it: name the shards by braces or a list, or copy that object to another name; filesystem= in "
     "storage_options may read it"
 )
 _HEADER_HINT = (

@@ -85,7 +85,7 @@ class BatchContext:
         return None if alone or not have_no_effects(stages) else stages
 
     def check_dropped(self, num_dropped: int, step: int) -> None:
-        """Raise `UsageError` if so many samples in a row were dropped before a step that none may ever be kept."""
+        """Raise `UsageError` if so many samples in a row were dropped before a step that the filter may keep none."""
         position = self.position
         if num_dropped % _DROPPED_BETWEEN_CHECKS or not position.knows_end:  # later samples may be kept
             return

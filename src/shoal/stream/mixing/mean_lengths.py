@@ -40,7 +40,7 @@ def positions_of_tokens(
     before = float(request.counts(begin) @ lengths)
     at = request.endless.first_position(lambda counts: counts @ lengths - before >= at_tokens)
     if at is None:
-        raise UsageError(f"reweight(at={at_tokens}, in_tokens=True): the mixture never has so many tokens")
+        raise UsageError(f"reweight(at={at_tokens}, in_tokens=True): the mixture never reaches this number of tokens")
     if not ramp_tokens:
         return at - begin, 0
     now = request.endless.weights_at(at)

@@ -89,7 +89,7 @@ class MixedDataset(Dataset):
         """Return the mixture with other weights from a position on; every earlier position stays.
 
         States list the changes: a state from before the change loads into the changed mixture, and a state from after
-        the change brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
+        the change contains the change. Counts continue, so a change neither repeats nor skips a sample.
 
         After `pack_sequences` or `batch_by_length`, positions count sequences: every sequence before the change stays.
         Before, positions count documents, and blocks of documents that are packed together end at the change.
@@ -99,7 +99,7 @@ class MixedDataset(Dataset):
         at
             The position, not yet yielded, counted from the start of ``epoch``.
         weights
-            Of all sources, by name, in the unit that `mix` was given; 0 retires one.
+            Weights of all sources, by name, in the unit of `mix`; 0 retires a source.
         ramp
             Positions over which the weights move from the old to the new ones, linearly (in up to 256 steps).
         add

@@ -79,7 +79,8 @@ class Document(NamedTuple):
 class _Group(NamedTuple):
     """Packed documents, their sequences in the order of yielding, and the counts after them.
 
-    ``end`` is the number of samples of the share up to the last document, with it; ``proof`` sums up all documents.
+    ``end`` is the number of samples of the share up to and including the last document; ``proof`` sums up all
+    documents.
     """
 
     documents: list[Document]

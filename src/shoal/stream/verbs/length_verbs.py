@@ -41,19 +41,19 @@ class LengthVerbs(DatasetRun):
         Parameters
         ----------
         remainder
-            The last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
+            The last, incomplete global batch: "keep" it (divided evenly; a rank without a sample gets a repeat),
             "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         balance
             With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
-            lengths of documents sum up to about the same on each. Global batches stay the same.
+            lengths of documents sum up to about the same on each rank. Global batches stay the same.
         neighbours
-            Ranks in a row that exchange sequences for that. Each rank reads the data of all: set it to the ranks of a
-            machine, which read the data once if they share a cache.
+            Number of consecutive ranks that exchange sequences for ``balance``. Each of these ranks reads the data of
+            all: give the number of ranks on a machine, which read the data once with a shared cache.
         steps
-            Batches of a pass, where ranks fill their batches (``filter(refill=True)``,
-            ``pack_sequences(lengths=None)``). Every rank yields so many, and its next pass goes on where this one
-            ended. With "apart", a pass is an epoch, and ranks may end it after different numbers of batches. Several
-            ranks need one of the two.
+            Number of batches in a pass, if ranks fill their batches (``filter(refill=True)``,
+            ``pack_sequences(lengths=None)``). Every rank yields this number, and the next pass continues after the
+            last batch. With "apart", a pass is an epoch, and ranks may yield different numbers of batches. Required
+            with several ranks.
         """
         batching = Batching.of_arguments(size, global_batch_size, remainder, balance, neighbours, steps)
         return type(self)(self.stream.spec.in_batches(batching))

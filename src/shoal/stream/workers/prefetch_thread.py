@@ -136,7 +136,7 @@ class _Room:
         self.stop = Stop(self._changed)
 
     def wait(self) -> bool:
-        """Wait until there is room for another item; return True if it is still wanted."""
+        """Wait until there is room for another item; return True if the item is still wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self.stop.is_set() or self._has_room())
         return not self.stop.is_set()

@@ -69,7 +69,7 @@ def chunk_uses(
 ) -> ChunkUses:
     """Deal an order of some of ``nodes`` canonical nodes; about 0.2 us per sample.
 
-    With ``span_steps``, a rank plans its reads in spans of so many steps, as a stream does. It releases a chunk that
+    With ``span_steps``, a rank plans its reads in spans of this many steps, as a stream does. It releases a chunk that
     the next span does not use; a later use of the chunk is another pair. Takes the memory of one part, plus 32 bytes
     for each pair of rank and chunk.
     """

@@ -84,7 +84,7 @@ class WalkedRecords:
 
 
 def group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
-    """Return where the samples of a span begin, by the names; they must fill it and match the expected count."""
+    """Return where the samples of a span begin, by the names; the samples must fill the span and match the count."""
     grouping = Grouping(shard=shard)
     grouping.add(members)
     starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
