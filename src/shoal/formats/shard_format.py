@@ -234,8 +234,8 @@ class Format(ABC):
     def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
         """Return the byte of the shard where a record first seems to begin in ``buffer``; None if none does.
 
-        ``buffer`` begins at ``first_byte`` of the shard. A record that its end cuts off need not be found. A wrong
-        answer costs time and changes no scan.
+        ``buffer`` begins at ``first_byte`` of the shard. A record cut off by the end of ``buffer`` need not be found. A
+        wrong answer costs time and changes no scan.
         """
         raise NotImplementedError  # nobody calls it: can_start_midway is False here
 

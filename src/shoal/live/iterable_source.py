@@ -100,7 +100,7 @@ class IterableSource(LiveSource):
         self._next = 0
         if isinstance(self._source, Iterator):
             msg = f"replay=True needs a source that can restart; this is an iterator ({type(self._source).__name__})"
-            raise StateError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
+            raise StateError(msg, hint="give a function of the iterator: from_iterable(lambda: ..., replay=True)")
         for _ in range(number):
             try:
                 sample = self._advance()

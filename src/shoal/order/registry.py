@@ -26,7 +26,7 @@ _DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re
 
 
 def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
-    """Return the order of a name with these arguments.
+    """Return the order with this name and these arguments.
 
     >>> named_order("block", {"chunks": 16})
     Block(chunks=16)
@@ -50,7 +50,7 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
 
 
 def argument_names(name: str) -> tuple[str, ...]:
-    """Return the names of the arguments of the order of a name.
+    """Return the names of the arguments of the order with this name.
 
     >>> argument_names("window")
     ('chunks', 'num_canonical_nodes')

@@ -89,7 +89,7 @@ class PlannedCache:
         if self.num_spilled:
             chunks = counted(self.num_spilled, "chunk")
             warnings.append(
-                f"Too large for the window: {chunks}, to be decoded into the cache. The plan leaves that out."
+                f"Too large for the window: {chunks}, to be decoded into the cache. The plan does not count this."
             )
         return warnings
 

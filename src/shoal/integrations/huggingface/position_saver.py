@@ -17,8 +17,8 @@ _log = logging.getLogger("shoal")
 def position_saver(loader: Any, resume_from: str | Path | None = None) -> Any:
     """Return a ``TrainerCallback`` that saves the position of a loader in each checkpoint, and resumes from it.
 
-    A Trainer alone resumes at the step of the epoch, which is right with the same ranks and batches. With this callback
-    a job resumes at its sample, also with other ranks or another batch size.
+    A Trainer alone resumes at the step of the epoch, which is exact only with the same ranks and batches. With this
+    callback, a job resumes at the exact sample, also with other ranks or another batch size.
 
     Parameters
     ----------

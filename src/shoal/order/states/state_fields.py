@@ -200,7 +200,7 @@ STATE = Kind(
     "state",
     "state of a dataset",
     "state_dict()",
-    "load_state_dict() of a dataset of shoal.open() or shoal.mix(), or of its loader, takes it",
+    "load it with load_state_dict() of a dataset of shoal.open() or shoal.mix(), or of its loader",
     Fields(
         {
             "version": Field(_COUNT, "version of states"),
@@ -278,7 +278,7 @@ LIVE = Kind(
     "state",
     "state of a live stream",
     "state_dict()",
-    "load_state_dict() of a stream of shoal.from_iterable(), from_callable() or follow() takes it",
+    "load it with load_state_dict() of a stream of shoal.from_iterable(), from_callable() or follow()",
     _BY_NUMBER,
     ("live", 1),
 )
@@ -316,7 +316,7 @@ WORKER = Kind(
     "state",
     "state of one worker of torch's loader",
     "state_dict()",
-    "shoal.torch.IterableDataset in the same worker, rank and number of these takes it",
+    "load it with shoal.torch.IterableDataset in the same worker and rank, of as many workers and ranks",
     Fields(
         {
             "start": Field(STATE.fields, "state of the dataset where the epoch began"),
@@ -332,7 +332,7 @@ PART = Kind(
     "state",
     "state of a dataset of Hugging Face made by to_hf()",
     "state_dict()",
-    "load_state_dict() of ds.to_hf() takes it",
+    "load it with load_state_dict() of ds.to_hf()",
     Fields(
         {
             "type": Field(OneOf(("shoal",)), "always shoal"),

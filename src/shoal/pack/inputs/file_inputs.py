@@ -217,7 +217,7 @@ def manifest_inputs(
     if column is None or column not in names:
         what = f"of paths ({', '.join(_PATH_COLUMNS)})" if column is None else repr(column)
         msg = f"{manifest}: there is no column {what} among {', '.join(names)}"
-        hint = "path_column= says which it is; if rows are samples, `shoal repack SRC DST --to FORMAT` packs them"
+        hint = "path_column= names the paths; if rows are samples, `shoal repack SRC DST --to FORMAT` packs them"
         raise UsageError(msg, hint=did_you_mean(column, names) + hint)
     root = str(Path(expand_home(manifest)).absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]

@@ -67,7 +67,7 @@ class EpochsRequest(MixRequest):
         return self._epochs.begin(epoch)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return by name the position where each source has come once; None if epoch 0 ends before."""
+        """Return, by name, the end of the first round of each source; None if epoch 0 ends earlier."""
         first, positions = self.schedule_of(0), dict[str, int | None]()
         for number, source in enumerate(self.sources):
             at = first.position_of(number, source.num_samples_of(0) - 1)

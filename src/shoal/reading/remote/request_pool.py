@@ -56,7 +56,7 @@ class RequestPool:
         self._close: Callable[[], object] = weakref.finalize(self, _close, self._queue, os.getpid())
 
     def of_source(self, read: Read) -> RequestPool:
-        """Return a pool for another source with the threads of this pool, which alone closes them."""
+        """Return a pool for another source with the threads of this pool; only this pool closes the threads."""
         pool = copy.copy(self)
         pool._read, pool._close = read, lambda: None  # noqa: SLF001  # of this class
         return pool

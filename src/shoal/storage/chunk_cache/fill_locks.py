@@ -295,4 +295,8 @@ class Claims:
             self._count_failure(error)
         elif not self.is_disabled:
             self.is_disabled = True
-            _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)
+            _log.warning(
+                "%s: the chunk cache cannot be used any more (%s); reading continues without",
+                self.path,
+                error,
+            )

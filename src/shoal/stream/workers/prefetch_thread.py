@@ -155,7 +155,7 @@ class _Room:
         return num_bytes
 
     def taken(self, num_bytes: int) -> None:
-        """Count one ready item less, so that another may be made."""
+        """Count one ready item fewer, so that another item may be made."""
         with self._changed:
             self._num_ready -= 1
             self._ready_bytes -= num_bytes

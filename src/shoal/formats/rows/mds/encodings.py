@@ -244,7 +244,7 @@ _COMPILED: Mapping[Decode, int] = {_DECODERS["int"]: 1, _DECODERS["str"]: 2, _DE
 def compiled_kind(decode: Decode) -> int | Decode:
     """Return the number that `shoal.formats._cutting` has for a decoder, else the function that it calls instead.
 
-    That function may refuse bytes that the decoder takes, and else gives the same value.
+    The function may refuse bytes that the decoder accepts; otherwise both return the same value.
     """
     if decode is json_parser(json.loads):
         strict = strict_parser()

@@ -44,7 +44,7 @@ class TFRecordEncoder:
         return EncodedRecord((header, data, _crc(masked(crc32c(data)))), len(data) + 16, crc32(header))
 
     def _check_kind(self, data: bytes, *, is_raw: bool) -> None:
-        """Check that this record is of the kind of the first one."""
+        """Check that this record is of the kind of the first record."""
         is_one = not is_raw or (self._are_examples is not False and is_example(data))
         if self._are_examples is None:
             self._are_examples = is_one
