@@ -115,7 +115,7 @@ def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) ->
     ("verb", "message"),
     [
         (lambda ds: ds.batch(3), r"has batch\(\), which applies to the whole mixture"),
-        (lambda ds: ds.partition(rank=0, world_size=2), r"given partition\(\)"),
+        (lambda ds: ds.partition(rank=0, world_size=2), r"has partition\(\)"),
         (lambda ds: ds.reading(copy=False), r"has reading\(\)"),
         (lambda ds: ds.format("numpy"), r"has format\(\)"),
         (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"has without\(\)"),
