@@ -13,7 +13,7 @@ import numpy as np
 from shoal.errors import UsageError
 
 MOST_DIGITS = 400
-"""Digits of an exact number, before or behind the point: enough for every float."""
+"""Digits of an exact number, before or after the decimal point: enough for every float."""
 _EXPONENT = re.compile(r"[eE]([-+]?\d+)")
 _MOST_SHOWN = 80
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
@@ -135,7 +135,7 @@ def exact_number(value: object) -> Fraction:
     ValueError
         The value is not a number.
     OverflowError
-        The number has more than `MOST_DIGITS` digits before or behind the point.
+        The number has more than `MOST_DIGITS` digits before or after the decimal point.
     """
     if isinstance(value, Fraction):
         return value
@@ -145,11 +145,11 @@ def exact_number(value: object) -> Fraction:
     text = "" if is_long else str(value).strip()
     exponents = [part.lstrip("+-").lstrip("0") or "0" for part in _EXPONENT.findall(text)]
     if is_long or len(text) > 2 * MOST_DIGITS or any(len(part) > 3 or int(part) > MOST_DIGITS for part in exponents):
-        raise OverflowError(f"a number has at most {MOST_DIGITS} digits before or behind the point")
+        raise OverflowError(f"a number has at most {MOST_DIGITS} digits before or after the decimal point")
     try:
         return Fraction(text)
     except ZeroDivisionError:
-        raise ValueError("a fraction has another number than 0 below its bar") from None
+        raise ValueError("the denominator of a fraction must not be 0") from None
 
 
 def shown(value: object) -> str:

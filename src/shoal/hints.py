@@ -86,7 +86,7 @@ def pointer_in(data: bytes) -> tuple[str, str] | None:
     ``data`` are all bytes of the file.
 
     >>> pointer_in(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")[0]
-    'this is a pointer of Git LFS, and not the 12,345 bytes it stands for'
+    'this is a pointer of Git LFS, not the 12,345 bytes'
     """
     if len(data) > MOST_POINTER_BYTES:
         return None
@@ -95,5 +95,5 @@ def pointer_in(data: bytes) -> tuple[str, str] | None:
             size = _POINTED_BYTES.search(data)
             content = "content" if size is None else f"{int(size[1] or size[2]):,} bytes"
             hint = f"`{command}` in its repository fetches the file; copy it again where this is a copy"
-            return f"this is a pointer of {tool}, and not the {content} it stands for", hint
+            return f"this is a pointer of {tool}, not the {content}", hint
     return None

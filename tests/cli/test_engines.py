@@ -230,7 +230,7 @@ def test_the_bar_has_the_counts_of_the_engine(
 def test_engines_that_do_not_fit(verb: str, calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (verb, tmp_path, tmp_path / "out")
     refused = calls.refused(*words, "--address", "spark://me:secret@host:7077")
-    assert "--address spark://host:7077 names a cluster, and --engine local runs on this machine" in refused
+    assert "--address spark://host:7077 names a cluster, but --engine local runs on this machine" in refused
     for name, library in (("spark", "pyspark"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, library, None)  # as if it were not installed
         refused = calls.refused(*words, "--engine", name)

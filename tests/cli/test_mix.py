@@ -90,7 +90,7 @@ def test_an_endless_mixture_runs_until_every_source_has_come_once(calls: Calls, 
 
 
 def test_the_order_is_that_of_the_file_or_of_the_options(calls: Calls, blend: Path) -> None:
-    assert "has an order, and --window" in calls.refused("mix", blend, "--window", "1MiB")
+    assert "has an order, but --window" in calls.refused("mix", blend, "--window", "1MiB")
     blend.write_text(BLEND.replace("shuffle: {window: 64KiB, seed: 2}", ""))
     small, large = (calls.json("mix", blend, "--window", size)["sources"][0] for size in ("16KiB", "64KiB"))
     assert small["window_bytes"] <= large["window_bytes"]
@@ -99,7 +99,7 @@ def test_the_order_is_that_of_the_file_or_of_the_options(calls: Calls, blend: Pa
 def test_an_error_names_the_line(calls: Calls, blend: Path) -> None:
     blend.write_text("sources:\n  web: {path: web.jsonl, wieght: 1}\n")
     assert re.search(r"blend\.yaml, line 2, column 26: .*'wieght'", calls.refused("mix", blend))
-    assert "is no mixture file" in calls.refused("mix", blend.parent / "web.jsonl")
+    assert "is not a mixture file" in calls.refused("mix", blend.parent / "web.jsonl")
 
 
 def test_the_picture_and_the_page_show_every_source(calls: Calls, blend: Path) -> None:
@@ -178,7 +178,7 @@ def plain(directory: Path) -> Path:
 def test_head_shows_samples_of_a_mixture_in_its_order(calls: Calls, blend: Path) -> None:
     rows = calls.json_lines("head", blend, "-n", 6, "--epoch", 1)
     ds = opened(blend)
-    assert "has an order, and" not in calls.complaints
+    assert "has an order, but" not in calls.complaints
     assert [row["id"] for row in rows] == ds.ids(1, 0, 6).tolist()
     assert [row["fields"]["__source__"] for row in rows] == [ds.sources[s] for s in ds.source_of(range(1600, 1606))]
     assert {row["shard"] for row in rows} <= {f"{name}.jsonl" for name in SIZES}
@@ -279,4 +279,4 @@ def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None
 
 @pytest.mark.parametrize("verb", ["info", "index"])
 def test_other_verbs_refuse_a_mixture_file(calls: Calls, blend: Path, verb: str) -> None:
-    assert f"is a mixture file, and `shoal {verb}` works on one dataset" in calls.refused(verb, blend)
+    assert f"is a mixture file, but `shoal {verb}` works on one dataset" in calls.refused(verb, blend)

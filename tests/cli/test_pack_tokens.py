@@ -171,7 +171,7 @@ def test_a_format_that_is_only_read_is_that_of_the_texts(
     other = "file" if documents == "line" else "line"
     request = ("--tokenize", tokenizer, "--format", name, "--documents", other)
     refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *request)
-    assert f"--format {name} takes each {documents} for a document, and --documents {other} does not" in refused
+    assert f"--format {name} takes each {documents} for a document, but --documents {other} does not" in refused
     assert "there is no format 'text' to write" in calls.refused(
         "pack", tmp_path / "raw", tmp_path / "out", "--format", "text"
     )

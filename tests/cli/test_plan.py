@@ -158,7 +158,7 @@ def test_sequences_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Pat
     assert "best_fit" in calls.text(*words)
     assert "no column 'words'" in calls.refused(*words, "--lengths", "words")
     numbers = ("--num-samples", 1000, "--sample-bytes", 8)
-    assert "numbers alone have none" in calls.refused("plan", *numbers, "--pack-sequences", 64)
+    assert "needs the lengths of documents" in calls.refused("plan", *numbers, "--pack-sequences", 64)
 
 
 def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
     words = ["plan", "--num-samples", 1000, "--sample-bytes", 1000]
     assert "no more than a global batch" in calls.refused(*words, "--global-batch", 1000)
     assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
-    assert "must not be negative" in calls.refused(*words, "--latency", -1)
+    assert "must be 0 or above" in calls.refused(*words, "--latency", -1)
     assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")
 
 
@@ -209,8 +209,8 @@ def test_a_rank_that_reads_all_chunks_looks_at_all_shards(calls: Calls, tmp_path
 
 def test_without_latency_no_size_of_shards_is_told(calls: Calls) -> None:
     words = ["plan", "--num-samples", "1e6", "--sample-bytes", "8KB", "--latency"]
-    assert "one after the other" in calls.text(*words, 0.01)
-    assert "one after the other" not in calls.text(*words, 0)
+    assert "one after another" in calls.text(*words, 0.01)
+    assert "one after another" not in calls.text(*words, 0)
     assert "A buffer in 8.59 GB holds" in calls.text(*words, 0)
 
 

@@ -183,7 +183,7 @@ def test_a_cache_is_refused_where_a_run_refuses_it(
                 iter(ds.partition(rank=0, world_size=2))
         else:
             iter(ds.partition(rank=0, world_size=2))
-    assert "A run would be refused: the cache may take 1.0 MiB, and the wind" in calls.text(*words, "--cache", "1MiB")
+    assert "A run would be refused: the cache may take 1.0 MiB, but the wind" in calls.text(*words, "--cache", "1MiB")
 
 
 NUMBERS = ["plan", "--num-samples", 400_000, "--sample-bytes", "10KB", "--nodes", 8, "--ranks-per-node", 8]

@@ -53,7 +53,7 @@ def test_before_and_after(data: Path, calls: Calls, tmp_path: Path) -> None:
 
 def test_for_people(data: Path, calls: Calls, tmp_path: Path) -> None:
     text = calls.text("repack", data, tmp_path / "out", "--to", "parquet", "--shard-bytes", "300KiB")
-    assert "as asked for" in text
+    assert "as requested" in text
     assert "rho before" in text
     assert "position in the source              8             4           -          -" in text
     assert "note: rho needs 16 chunks; there are 8 chunks before and 4 after" in calls.complaints

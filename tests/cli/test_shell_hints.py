@@ -114,7 +114,7 @@ def test_a_damaged_shard_is_skipped_where_the_hint_says_so(
         assert "--on-error skip leaves out" in call.complaints
         assert "reading(" not in call.complaints
     call.text("index", tmp_path / "a.jsonl", "--columns", "a", code=1)
-    assert call.complaints.rstrip().endswith("hint: correct the line, or take it out of the shard")
+    assert call.complaints.rstrip().endswith("hint: correct the line, or remove it from the shard")
     lines = call.json_lines("head", tmp_path / "a.jsonl", "--on-error", "skip")
     assert [line["fields"] for line in lines] == [{"a": 1}, {"a": 3}]
     assert "note: sample 1 is skipped" in call.complaints

@@ -174,9 +174,9 @@ def test_states_that_do_not_fit(data: Path, calls: Calls, tmp_path: Path) -> Non
     assert "digest" in calls.refused("trace", data, *step, "--state", taken)
     mixed = shoal.mix({"a": shoal.open(data / "train-000000.tar"), "b": shoal.open(data / "train-000001.tar")})
     refused = calls.refused("trace", data, *step, "--state", saved(tmp_path / "mixed.json", mixed))
-    assert "of a mixture, and one dataset" in refused
+    assert "of a mixture, but one dataset" in refused
     assert "mixture file" in refused
-    with pytest.raises(shoal.errors.StateError, match="saved with a mixture, and this stream is not a mixture"):
+    with pytest.raises(shoal.errors.StateError, match="saved with a mixture, but this stream is not a mixture"):
         dataset.load_state_dict(mixed.state_dict())
     taken.write_text("[" * 100_000)
     assert "not a state" in calls.refused("trace", data, *step, "--state", taken)

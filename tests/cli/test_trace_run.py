@@ -158,7 +158,7 @@ def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[s
     assert "the size of a batch is not given" in calls.refused("trace", "data", *step)
     assert calls.json("trace", *step, "--run", "traced_training:made")["num_steps"] == 21
     for wrong, said in [
-        ("traced_training:number", "int, and no dataset"),
+        ("traced_training:number", "int, not a shoal dataset"),
         ("traced_training:par", "did you mean"),
         ("nowhere:run", "no module 'nowhere'"),
     ]:

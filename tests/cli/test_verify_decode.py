@@ -103,7 +103,7 @@ def test_damaged_samples_are_not_decoded(tmp_path: Path, calls: Calls) -> None:
 
 def test_other_decoders_are_named(tmp_path: Path, calls: Calls) -> None:
     data = make_images(tmp_path / "data")
-    assert "knows no decoder named 'pul'" in calls.refused("verify", data, "--decoder", "pul")
+    assert "there is no decoder named 'pul'" in calls.refused("verify", data, "--decoder", "pul")
     said = found(calls, "verify", data, "--decoder", "pilraw")
     assert said["num_undecodable_samples"] == 3
     assert "--decode reads the shards" in calls.refused("verify", data, "--certificate", "x", "--decode")

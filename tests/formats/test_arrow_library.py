@@ -14,7 +14,7 @@ from shoal.formats.tables.arrow_types import arrow_library
 @pytest.mark.parametrize("version", ["17.0.0", "9.0", "17.0.0.dev1"])
 def test_one_that_is_too_old(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(__version__=version))
-    with pytest.raises(UsageError, match=rf"^a table needs pyarrow 18 or newer, and {version} is installed"):
+    with pytest.raises(UsageError, match=rf"^a table needs pyarrow 18 or newer, but {version} is installed"):
         arrow_library("a table")
 
 

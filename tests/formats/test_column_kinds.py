@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_named_with_its_sample() -> None:
             match=r"sample 77: the sample 'k77': the column 'value', which is int64 .*cannot hold 'text'.*nothing",
         ):
             kinds_in(groups)
-    with pytest.raises(UsageError, match=r"'value' is int64 at first, and string from about the sample 0 on"):
+    with pytest.raises(UsageError, match=r"'value' is int64 at first, but string from about the sample 0 on"):
         joined_kinds(kinds_in([rows[:10]]), kinds_in([[rows[77]]]), skips=False)
     with pytest.raises(UsageError, match="which is double in the samples before, cannot hold 9007199254740993"):
         kinds_in([[{"value": 0.5}], [{"value": 2**53 + 1}]])

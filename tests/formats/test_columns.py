@@ -192,7 +192,7 @@ def test_chosen_columns() -> None:
     reader = Parquet(columns=["b"])
     assert pieces(data, reader, scan(data, reader), 0, 1).sample(1) == {"b": "y"}
     other = Parquet(columns=["z"])
-    with pytest.raises(ShardError, match="column 'z' was asked for; there are a, b"):
+    with pytest.raises(ShardError, match="there is no column 'z'; the columns are a, b"):
         pieces(data, other, scan(data, other), 0, 1)
 
 

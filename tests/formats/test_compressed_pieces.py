@@ -257,11 +257,11 @@ def test_a_table_that_lies_never_leads_to_a_wrong_sample(
 @pytest.mark.parametrize(
     ("pieces", "match"),
     [
-        ({"form": 3, "table": ""}, "written in form 3"),
+        ({"form": 3, "table": ""}, "the pieces are in form 3"),
         ({"form": 2}, "table"),
         ({"form": 2, "table": "%%%"}, "cannot be used"),
         ({"form": 2, "table": base64.b64encode(b"no zlib").decode()}, "cannot be used"),
-        ({"form": 2, "table": base64.b64encode(zlib.compress(b"")).decode()}, "into so few"),
+        ({"form": 2, "table": base64.b64encode(zlib.compress(b"")).decode()}, "the table is empty"),
         ({"form": 2, "table": base64.b64encode(zlib.compress(bytes(400_000_000))).decode()}, "cannot be used"),
         (base64.b64encode(zlib.compress(bytes(400_000_000))).decode(), "cannot be used"),
         (7, "cannot be used"),

@@ -232,7 +232,7 @@ def test_images_need_pillow_and_tensors_torch(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_unknown_names_are_told_with_those_known() -> None:
-    with pytest.raises(UsageError, match="knows no decoder named 'jpeg2000'; it knows pilraw, pil,"):
+    with pytest.raises(UsageError, match="there is no decoder named 'jpeg2000'; the decoders are pilraw, pil,"):
         decoders_of("jpeg2000")
     assert {"pil", "rgb8", "rgb", "torchrgb", "torchrgb8", "hf"} <= set(known_decoders())
 

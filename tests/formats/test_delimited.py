@@ -73,7 +73,7 @@ def test_records_of_other_lengths_are_refused_one_by_one() -> None:
     assert opened.sample(0) == {"a": "1", "b": "2"}
     assert opened.sample(2) == {"a": "", "b": ""}
     for number, start, how_many in ((1, b"3\n", "1"), (3, b"4,5", "more than 2")):
-        with pytest.raises(ShardError, match=rf"has {how_many} fields, and there are 2 columns") as caught:
+        with pytest.raises(ShardError, match=rf"has {how_many} fields, but the shard has 2 columns") as caught:
             opened.sample(number)
         assert caught.value.byte == data.index(start)
 

@@ -53,7 +53,7 @@ def test_their_number_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_no_sample_is_written_that_would_not_be_read() -> None:
-    with pytest.raises(UsageError, match="would be read as no part of a sample"):
+    with pytest.raises(UsageError, match="would be read as no sample"):
         TarEncoder().record({"__key__": "train/", "_0.jpg": b"x"})
 
 

@@ -104,16 +104,16 @@ class BrokenRecords:
 
 
 MISTAKES = {
-    "a sample is lost": "finds 3 samples, and 4 are there",
+    "a sample is lost": "finds 3 samples instead of 4",
     "crcs of another type": "layout_crcs are uint32",
     "a head that is no JSON": "is not JSON",
     "a head that JSON changes": "after JSON",
-    "reads beyond the end": r"bytes \[0, 21\) are asked for, and the shard has 20",
+    "reads beyond the end": r"bytes \[0, 21\) are requested, but the shard has 20",
     "takes much memory": "are allowed",
-    "not all damage is an error of ours": "raises ValueError where ShardError is due",
+    "not all damage is an error of ours": "raises ValueError instead of ShardError",
     "scans differ later": "head of two scans differ",
     "a sample read alone is another": "alone it is",
-    "takes any count": "where 4 are",
+    "takes any count": "samples instead of 4",
     "bytes of errors count from elsewhere": "the error names byte 100",
     "the first of a later span is another": "should be",
     "samples only in order": "sample 1 is",
@@ -170,7 +170,7 @@ def test_formats_that_should_find_the_same_are_compared() -> None:
 
 
 def test_where_damage_must_be_noticed_a_wrong_sample_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="is given out as"):
+    with pytest.raises(AssertionError, match="is returned as"):
         check_format(Broken(""), SHARDS, detects_damage=True)
 
 

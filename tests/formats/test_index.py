@@ -230,7 +230,7 @@ def with_header(data: bytes, old: bytes, new: bytes) -> bytes:
 
 def test_a_newer_version_is_named() -> None:
     data = with_header(file_of(index_of(SOME)), b'"version":"1"', b'"version":"7"')
-    with pytest.raises(IndexFileError, match="version '7', and this shoal reads version 1") as caught:
+    with pytest.raises(IndexFileError, match="version '7', but this version of shoal reads version 1") as caught:
         decode(data)
     assert "update shoal" in caught.value.hint
 
@@ -333,7 +333,7 @@ def test_names_stay_in_their_directory(name: str) -> None:
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"shard_names": ("a", "a", "b", "c")}, "same name"),
-    ({"shard_bytes": np.array([10, 0, 10, 10])}, "ends behind its shard"),
+    ({"shard_bytes": np.array([10, 0, 10, 10])}, "ends after its shard"),
     ({"shard_bytes": np.array([-1, 0, 10, 10])}, "shard 0 is negative"),
     ({"extent_shard": np.array([0, 0, 0, 0, 9, 3, 3], dtype=np.int32)}, "extent 4 belongs to no shard"),
     ({"extent_shard": np.array([3, 0, 0, 0, 2, 3, 3], dtype=np.int32)}, "extent 0 belongs to a later"),

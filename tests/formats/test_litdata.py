@@ -71,7 +71,7 @@ ONE_LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
         (changed(compression="zstd", compression_level="rows"), "compression_level 'rows'"),
         (changed(encryption={"algorithm": "fernet", "level": "chunk"}), "encryption .*fernet"),
         (changed(item_loader="TokensLoader"), "item loader 'TokensLoader'"),
-        (changed(data_format=["int"]), "12 leaves, and it names the kinds of 1"),
+        (changed(data_format=["int"]), "12 leaves, but it names the kinds of 1"),
         (changed(data_spec="[1]"), "not an index"),
         (changed(data_spec=ONE_LEAF.replace("null", '"collections.namedtuple"', 1)), "dicts, lists and tuples"),
     ],

@@ -112,7 +112,7 @@ def test_rows_of_another_number_than_the_chunk_says_are_refused() -> None:
     (path,) = (MADE / "rows").glob("*.bin")
     data = bytearray(path.read_bytes())
     data[0] += 1
-    with pytest.raises(ShardError, match="the chunk says 9 items, and its Arrow file has 8 rows"):
+    with pytest.raises(ShardError, match="the chunk says 9 items, but its Arrow file has 8 rows"):
         samples_in(reader_of("rows"), bytes(data))
 
 

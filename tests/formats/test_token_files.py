@@ -259,8 +259,8 @@ def test_a_name_says_what_windows_there_are(tmp_path: Path, capsys: pytest.Captu
         (lambda index: b"TNTIDX" + index[6:], "begins with b'TNTIDX"),
         (lambda index: index[:9] + struct.pack("<Q", 2) + index[17:], "version 2"),
         (lambda index: index[:17] + b"\6" + index[18:], "type 6"),
-        (lambda index: index[:30], "has 30 bytes, and would need 34 for its header"),
-        (lambda index: index[:-8], "would need"),
+        (lambda index: index[:30], "has 30 bytes, but a header needs 34"),
+        (lambda index: index[:-8], "but its sequences need"),
         (lambda index: index[:34] + struct.pack("<i", 6) + index[38:], "do not follow each other"),
         (lambda index: index[:-8] + struct.pack("<q", 1), "do not divide"),
     ],
@@ -278,7 +278,7 @@ def test_each_file_is_read_by_the_index_beside_it_if_there_is_one(tmp_path: Path
     assert in_order(tmp_path, Tokens(10)) == 2 * windows_of(np.arange(50), 10)
     assert [sample["tokens"].dtype.name for sample in shoal.open(tmp_path, format=Tokens(48))] == ["uint16", "int32"]
     (tmp_path / "a.idx").write_bytes(b"")
-    with pytest.raises(ShardError, match="has 0 bytes, and would need 34 for its header"):
+    with pytest.raises(ShardError, match="has 0 bytes, but a header needs 34"):
         shoal.open(tmp_path, format=Tokens(10))
 
 
@@ -291,7 +291,7 @@ def test_what_cannot_be_read_says_what_can(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=r"no \.idx beside it"):
         shoal.open(tmp_path / "a.bin", format=Tokens())
     (tmp_path / "b.bin").write_bytes(llm_c(np.arange(2000))[:-100])
-    with pytest.raises(ShardError, match="1 with 2000 tokens, and the file has 1950"):
+    with pytest.raises(ShardError, match="1 with 2000 tokens, but the file has 1950"):
         shoal.open(tmp_path / "b.bin", format=Tokens(10))
     with pytest.raises(UsageError, match="at least one token"):
         Tokens(0)

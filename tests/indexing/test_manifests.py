@@ -141,7 +141,7 @@ def test_a_given_format_reads_chunks_in_the_order_of_their_index(of: str, tmp_pa
         shoal.open(data, format=given)
     (data / "chunk-0-12.bin").unlink()
     (data / "chunk-0-5.bin").unlink()
-    with pytest.raises(StorageError, match=r"names .*chunk-0-5\.bin, which is not there"):
+    with pytest.raises(StorageError, match=r"names .*chunk-0-5\.bin, which does not exist"):
         shoal.open(data, format=given)
 
 
@@ -197,8 +197,8 @@ def test_what_an_index_says_and_shards_do_not_is_refused(tmp_path: Path) -> None
     about = json.loads((directory / "index.json").read_text())["shards"][0]
     name = about["raw_data"]["basename"]
     for changes, match in (
-        ({"samples": about["samples"] + 1}, f"says {about['samples'] + 1} samples"),
-        ({"raw_data": {**about["raw_data"], "bytes": 7}}, "says 7 bytes"),
+        ({"samples": about["samples"] + 1}, f"samples, but index.json says {about['samples'] + 1}"),
+        ({"raw_data": {**about["raw_data"], "bytes": 7}}, "bytes, but index.json says 7"),
         ({"raw_data": {**about["raw_data"], "basename": "shard.9.mds"}}, "does not name 1 of the shards"),
         ({"format": "lance"}, "the format 'lance'"),
         ({"raw_data": {**about["raw_data"], "basename": "../x.mds"}}, "names a shard"),
@@ -206,7 +206,7 @@ def test_what_an_index_says_and_shards_do_not_is_refused(tmp_path: Path) -> None
     ):
         changed(directory, **{**about, **changes})
         if "basename" in str(changes) and "shard.9" in str(changes):
-            with pytest.raises(StorageError, match="1 are not there"):
+            with pytest.raises(StorageError, match="1 do not exist"):
                 shoal.open(directory)
             (directory / "shard.9.mds").write_bytes((directory / name).read_bytes())
         with pytest.raises((ShardError, SourceError), match=match):
@@ -232,10 +232,10 @@ def test_hashes_are_compared_where_all_bytes_are_read(kind: str, tmp_path: Path)
     place["hashes"] = {"sha1": "00"}
     (directory / "index.json").write_text(json.dumps(index))
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(ShardError, match="says sha1 00"):
+    with pytest.raises(ShardError, match=r"the sha1 of the shard is .*, but index.json says 00"):
         compare_hashes(described_shards(found, None, LocalStore()), store)
     if kind == "gz":
-        with pytest.raises(ShardError, match="says sha1 00"):
+        with pytest.raises(ShardError, match=r"the sha1 of the shard is .*, but index.json says 00"):
             shoal.open(directory)
 
 
@@ -251,7 +251,7 @@ def test_hashes_are_those_of_all_bytes_in_however_many_reads(mark: bytes, window
         return checked_scan(reader, lambda a, b: data[a:b], len(data), shard="a", expected=expected).num_samples
 
     assert scanned(hashlib.sha1(data, usedforsecurity=False).hexdigest()) == 2
-    with pytest.raises(ShardError, match="says sha1 00"):
+    with pytest.raises(ShardError, match=r"the sha1 of the shard is .*, but index.json says 00"):
         scanned("00")
 
 
@@ -274,7 +274,7 @@ def test_hashes_of_xxhash_are_compared_where_it_is_installed(
     about = index["shards"][0]["zip_data"]["hashes"]
     about["xxh64"], right = "0" * 16, about["xxh64"]
     (directory / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ShardError, match=f"says xxh64 0000000000000000, and its bytes have {right}"):
+    with pytest.raises(ShardError, match=f"the xxh64 of the shard is {right}, but index.json says 0000000000000000"):
         shoal.open(directory)
     assert damaged.read_bytes() == whole
     monkeypatch.setitem(sys.modules, "xxhash", None)

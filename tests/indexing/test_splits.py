@@ -89,7 +89,7 @@ def test_each_split_is_read_by_its_name(tmp_path: Path) -> None:
 
 def test_a_split_that_is_not_there(tmp_path: Path) -> None:
     root = in_directories(tmp_path / "data")
-    with pytest.raises(SourceError, match=r"split='test' was asked for; the splits, by directories, are train"):
+    with pytest.raises(SourceError, match=r"there is no split 'test'; the splits, by directories, are train"):
         shoal.open(root, split="test")
     with pytest.raises(SourceError, match="no splits are known"):
         shoal.open(write_jsonl(tmp_path / "docs.jsonl"), split="test")

@@ -155,9 +155,9 @@ def test_fewer_and_more_samples(shards: Path) -> None:
     check, _ = check_of(shards)
     write_tar(shards / "0.tar", 150, prefix="0-")
     write_tar(shards / "1.tar", 201, prefix="1-")
-    with pytest.raises(ShardError, match="the index has 200 samples, the shard 150"):
+    with pytest.raises(ShardError, match="the index has 200 samples, but the shard has 150"):
         check.check(0)
-    with pytest.raises(ShardError, match="the index has 200 samples, the shard 201") as caught:
+    with pytest.raises(ShardError, match="the index has 200 samples, but the shard has 201") as caught:
         check.check(1)
     assert caught.value.byte == 200 * 1024
 
@@ -203,7 +203,7 @@ def test_empty_shards(tmp_path: Path) -> None:
     assert counting.scans == 1
     again, _ = check_of(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n')
-    with pytest.raises(ShardError, match="the index has 0 samples, the shard 1"):
+    with pytest.raises(ShardError, match="the index has 0 samples, but the shard has 1"):
         again.check(0)
 
 

@@ -152,7 +152,7 @@ def test_an_error_is_raised_again_and_again(ds: shoal.Dataset) -> None:
 
 def test_integers_that_jax_would_cut_are_refused(ds: shoal.Dataset) -> None:
     large = ds.map(lambda sample: {"token": np.int64(2**40 + sample["__id__"])}).batch(8)
-    with pytest.raises(UsageError, match=r"'token' has integers from .* and JAX would truncate them to int32"):
+    with pytest.raises(UsageError, match=r"'token' has integers from .* but JAX would truncate them to int32"):
         next(iter(shoal.jax.DataLoader(large)))
     with jax.enable_x64(True):
         assert int(next(iter(shoal.jax.DataLoader(large, prefetch=0)))["token"].min()) >= 2**40
@@ -185,7 +185,7 @@ def test_other_mistakes_are_refused_with_a_remedy(ds: shoal.Dataset, sharding: A
         shoal.jax.DataLoader(ds)
     with pytest.raises(UsageError, match="filter"):
         shoal.jax.DataLoader(ds.filter(bool).batch(16, remainder="drop"), sharding=sharding)
-    with pytest.raises(UsageError, match=r"part 0 of 1, and the dataset rank 1 of 2"):
+    with pytest.raises(UsageError, match=r"part 0 of 1, but the dataset has rank 1 of 2"):
         shoal.jax.DataLoader(batched.partition(rank=1, world_size=2), sharding=sharding)
     plane = NamedSharding(jax.make_mesh((2, 2), ("data", "model")), PartitionSpec("data", "model"))
     with pytest.raises(UsageError, match="does not split the rows of a batch"):

@@ -75,7 +75,7 @@ def test_an_epoch_of_another_length_than_was_said_is_told_once(tars: Dataset, ca
         loader.sampler.set_epoch(epoch)
         list(loader)
     (text,) = told()
-    assert "epoch 1 has 12 batches on each rank, and len(loader) was 13" in text
+    assert "epoch 1 has 12 batches on each rank, but len(loader) was 13" in text
     assert "reload_dataloaders_every_n_epochs=1" in text
     same = loader_of(tars.batch(16))
     assert len(same) == 13
@@ -108,7 +108,7 @@ def test_an_epoch_that_lightning_names_after_it_asked_for_an_iterator_is_compare
     batches = iter(loader)
     loader.sampler.set_epoch(1)
     assert sum(1 for _ in batches) == 13
-    assert "epoch 1 has 13 batches on each rank, and len(loader) was 12" in caplog.text
+    assert "epoch 1 has 13 batches on each rank, but len(loader) was 12" in caplog.text
 
 
 def test_the_dataset_of_batches_by_length_counts_documents(tmp_path: Path) -> None:

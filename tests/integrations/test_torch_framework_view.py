@@ -267,7 +267,7 @@ def test_lightning_that_ends_epochs_by_the_first_length_is_warned_about(
         len(loader)  # Lightning asks, and does not heed it
         list(loader)
     texts = [record.getMessage() for record in caplog.records]
-    assert ["epoch 1 has 12 batches on each rank, and len(loader) was 13" in text for text in texts] == (
+    assert ["epoch 1 has 12 batches on each rank, but len(loader) was 13" in text for text in texts] == (
         [True] * num_warnings
     )
 

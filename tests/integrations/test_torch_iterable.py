@@ -135,7 +135,7 @@ def test_a_state_that_is_half_written_is_not_taken(monkeypatch: pytest.MonkeyPat
     assert shared.put({"epoch": 2}) == shared.number == 2
     assert shared.get() == (2, {"epoch": 2})
     shared._bytes[20] ^= 1
-    with pytest.raises(StateError, match="it kept changing"):
+    with pytest.raises(StateError, match="the state kept changing"):
         shared.get()
     with pytest.raises(StateError, match="the state has 20013 bytes"):
         shared.put({"order": "x" * 20_000})

@@ -86,7 +86,7 @@ def test_an_error_comes_in_the_batch_of_its_sample(tmp_path: Path, tokenizer: Pa
     batches = iter(ds if how is None else DataLoader(ds, **how))
     for _ in range(5):
         next(batches)
-    with pytest.raises(UsageError, match="needs text in the field 'text', and got int") as error:
+    with pytest.raises(UsageError, match="needs text in the field 'text', but got int") as error:
         next(batches)
     assert "sample with id 57" in "\n".join(error.value.__notes__)
 

@@ -97,7 +97,7 @@ def test_a_late_file_is_read_next_and_counted_by_one_rank_and_refused_by_several
     ids_of(rank)
     write(tmp_path / "2.jsonl", range(4, 6))
     write(tmp_path / "4.jsonl", range(6, 8))
-    with pytest.warns(UserWarning, match=r"2.jsonl came late: 3.jsonl, which sorts after, was read before"):
+    with pytest.warns(UserWarning, match=r"2.jsonl came late: 3.jsonl was read before, and sorts after it"):
         first = ids_of(ds, 1)
     assert ds.stats()["num_late_files"] == 1
     again = shoal.follow(str(tmp_path), idle_seconds=0)
@@ -209,7 +209,7 @@ def test_a_file_that_is_gone_is_an_error_and_no_loss(tmp_path: Path) -> None:
     ids_of(ds, 1)
     (tmp_path / "d" / "0000.jsonl").unlink()
     again = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=8)
-    with pytest.raises(SourceError, match=r"0000.jsonl is to be read(?s:.)*keep files"):
+    with pytest.raises(SourceError, match=r"0000.jsonl is still unread(?s:.)*keep a file"):
         again.load_state_dict(ds.state_dict())
     again = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=8)
     again.load_state_dict(ds.state_dict(contents=True))
@@ -238,7 +238,7 @@ def test_a_file_that_was_replaced_is_an_error_and_a_copy_is_not(
         got += ids_of(again)
     assert sorted(got) == list(range(40))
     write(path, range(100, 100 + size))
-    with pytest.raises(StateError, match=r"0000\.jsonl is another one than when the state was saved"):
+    with pytest.raises(StateError, match=r"0000\.jsonl has changed since the state was saved"):
         for rank in range(world_size):
             again = made(rank, world_size)
             again.load_state_dict([state])
@@ -378,7 +378,7 @@ def test_a_file_that_shrank_is_named(tmp_path: Path) -> None:
         state, text = ds.state_dict(), path.read_text()
         path.write_text('{"id": 0}\n')
         again = shoal.follow(str(tmp_path), idle_seconds=0).shuffle(seed=0, buffer=buffer)
-        with pytest.raises(StateError, match=r"0\.jsonl has 1 sample now(?s:.)*names of their own"):
+        with pytest.raises(StateError, match=r"0\.jsonl has 1 sample, but had(?s:.)*names of their own"):
             again.load_state_dict(state)
             ids_of(again)
         path.write_text(text)

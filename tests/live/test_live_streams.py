@@ -206,9 +206,9 @@ def test_a_shared_iterable_resumes_on_each_rank_and_is_not_elastic() -> None:
         again = part(rank)
         again.load_state_dict(states if rank else states[0])
         assert first[rank] + ids_of(again) == whole[rank]
-    with pytest.raises(StateError, match=r"rank 0 of 2, and this is rank 1 of 2(?s:.)*list"):
+    with pytest.raises(StateError, match=r"rank 0 of 2, but this is rank 1 of 2(?s:.)*list"):
         part(1).load_state_dict(states[0])
-    with pytest.raises(StateError, match=r"on 2 ranks, and this one has 3(?s:.)*shoal.follow"):
+    with pytest.raises(StateError, match=r"on 2 ranks, but this run has 3(?s:.)*shoal.follow"):
         part(0, 3).load_state_dict(states)
 
 
@@ -229,7 +229,7 @@ def test_a_shorter_source_is_refused() -> None:
         shoal.from_iterable(lambda: itertools.islice(numbers(), 20), replay=True).load_state_dict(ds.state_dict())
     ds = SOURCES["sequence"]().batch(8)
     ids_of(ds, 4)
-    with pytest.raises(StateError, match="sequence, and this one has 20"):
+    with pytest.raises(StateError, match="sequence, but this sequence has 20"):
         shoal.from_iterable(list(range(20))).load_state_dict(ds.state_dict())
 
 

@@ -99,7 +99,9 @@ def test_what_is_no_dict_is_no_state(given_as: Any) -> None:
 
 def test_a_state_of_a_newer_version() -> None:
     newer = {"version": STATE_VERSION + 1, "something": "else"}
-    with pytest.raises(StateError, match=rf"version {STATE_VERSION + 1}; this shoal reads up to {STATE_VERSION}"):
+    with pytest.raises(
+        StateError, match=rf"version {STATE_VERSION + 1}; this version of shoal reads up to {STATE_VERSION}"
+    ):
         State.from_dict(newer)
 
 
@@ -223,5 +225,5 @@ def test_numbers_of_other_libraries_and_fields_beside_change_nothing() -> None:
 
 
 def test_what_to_do_with_a_state_that_was_changed_is_said() -> None:
-    with pytest.raises(StateError, match=r"(?s)checksum is '64472cb2', and not [0-9a-f]{8}.*ds\.state_at\(position"):
+    with pytest.raises(StateError, match=r"(?s)checksum is '64472cb2', not [0-9a-f]{8}.*ds\.state_at\(position"):
         State.from_dict(STATE.to_dict() | {"position": 71})

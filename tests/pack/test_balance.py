@@ -79,7 +79,7 @@ def test_every_input_is_chosen_about_as_often() -> None:
 
 
 def test_without_a_class() -> None:
-    with pytest.raises(UsageError, match=r"input 1 has no value to balance by, and so have 2 inputs"):
+    with pytest.raises(UsageError, match=r"2 inputs have no value to balance by; the first is input 1"):
         balanced(["a", None, None])
     repeats = oversampled(["a", None], {"a": 2})
     assert repeats.times.tolist() == [2, 1]

@@ -37,7 +37,7 @@ def test_an_unfinished_job_goes_and_what_is_not_its_own_stays(tmp_path: Path, so
     assert sorted(contents_of(out)) == [".shoal-pack/foreign", "notes.txt", "shard-000002.tar", "shard-000003.tar"]
     assert {"shard-000000.tar", "shard-000001.tar"} < set(found.removed)
     assert found.kept == ("shard-000002.tar",)
-    with pytest.raises(UsageError, match="another job has taken this destination, or this one was removed"):
+    with pytest.raises(UsageError, match="another job has taken this destination, or this job was removed"):
         job.run(3)
 
 

@@ -195,7 +195,7 @@ def test_parts_of_what_a_manifest_says_are_named_alike_for_all_formats(tmp_path:
         packed(manifest, tmp_path / name, format=name, columns=["lang=meta.lang", "a.b"])
         assert index_in(tmp_path / name).columns["lang"].tolist() == [0, 1, 0, 1, 0, 1]
         assert index_in(tmp_path / name).columns["a.b"].tolist() == list(range(6))
-    with pytest.raises(UsageError, match="'lang' is 'lang' of each sample, and the sample '0' has none") as refused:
+    with pytest.raises(UsageError, match="'lang' is 'lang' of each sample, but the sample '0' has none") as refused:
         packed(manifest, tmp_path / "not", columns=["lang"])
     assert refused.value.message.endswith("; its fields are __key__, txt, json")
     assert refused.value.hint == "numbers and texts go into the index"
@@ -253,7 +253,7 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="path_column= does not apply"):
             packed(source, tmp_path / "out", path_column="x")
     for options in ({"grouped": True}, {"labelled": True}):
-        with pytest.raises(UsageError, match=r"a manifest, and (grouped|labelled)= does not apply to it"):
+        with pytest.raises(UsageError, match=r"a manifest, but (grouped|labelled)= does not apply to it"):
             packed(tmp_path / "rows.csv", tmp_path / "out", **options)
     with pytest.raises(UsageError, match="more than 1099511627776 samples"):
         packed(files, tmp_path / "out", oversample={"cat": 10**400})
@@ -295,7 +295,7 @@ def test_globs(tmp_path: Path) -> None:
     assert packed(f"{tmp_path}/in/**/00*.txt", tmp_path / "out").num_samples == 25
     with pytest.raises(SourceError, match="matches no files"):
         packed(f"{tmp_path}/in/*.jpg", tmp_path / "none")
-    with pytest.raises(SourceError, match="nothing of that name"):
+    with pytest.raises(SourceError, match="no such file or directory"):
         packed(tmp_path / "absent", tmp_path / "none")
     with pytest.raises(SourceError, match="files of this machine"):
         packed("s3://bucket/files", tmp_path / "none")

@@ -64,7 +64,7 @@ def test_a_link_in_the_place_of_a_directory_that_a_glob_names_is_told(tmp_path: 
     files = make_files(tmp_path / "in", classes={"a": 3})
     (files / "b").symlink_to("nowhere")
     for source in (f"{files}/*/*.txt", f"{files}/**/*.txt"):
-        with pytest.raises(StorageError, match=r"in/b: it is a link to nowhere, and nothing is there"):
+        with pytest.raises(StorageError, match=r"in/b: it is a link to nowhere, which does not exist"):
             packed(source, tmp_path / "none")
         summary = packed(source, tmp_path / "out", on_error="skip")
         assert ([name for name, _ in summary.skipped], summary.num_samples) == (["b"], 3)
@@ -211,11 +211,11 @@ def files_of(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("files", "options", "refused"),
     [
-        ({"a/0.cls": "7"}, {}, "'a/0.cls' would be the field 'cls' of its sample, which its class is already"),
+        ({"a/0.cls": "7"}, {}, "'a/0.cls' would be the field 'cls' of its sample, but its class has this name"),
         ({"a/0.CLS": "7", "a/0.txt": "x"}, {"grouped": True}, "'a/0.CLS' would be the field 'cls'"),
         ({"a/0.cls": "7", "a/0.txt": "x"}, {"grouped": True, "format": "parquet"}, "'cls'.*its class"),
         ({"a/0.key": "7", "a/0.txt": "x"}, {"grouped": True, "format": "jsonl"}, "'key'.*its key"),
-        ({"0.json": "{}", "m.csv": "path,a\n0.json,1\n"}, {}, "'json' of its sample, which the row of the manifest is"),
+        ({"0.json": "{}", "m.csv": "path,a\n0.json,1\n"}, {}, "'json' of its sample, but the row of the manifest has"),
     ],
 )
 def test_a_file_whose_place_something_else_would_take_is_refused(

@@ -122,7 +122,7 @@ def test_a_run_after_one_that_was_killed_takes_its_shards_and_removes_what_it_do
 def test_other_rows_under_the_same_name_are_an_error_that_names_the_shard(tmp_path: Path) -> None:
     writer = begun(tmp_path / "out")
     writer.write(0, PARTITIONS[0])
-    with pytest.raises(UsageError, match=r"shard-000000-000000\.jsonl: a shard of this name is there already, with"):
+    with pytest.raises(UsageError, match=r"shard-000000-000000\.jsonl: a shard of this name exists with other bytes"):
         writer.write(0, rows_of(100, first=1))
     two = writer.write(2, PARTITIONS[2])
     other = WrittenPartition(2, ())
@@ -155,7 +155,7 @@ def test_a_late_attempt_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     before = contents_of(tmp_path / "out")
     assert not (tmp_path / "out" / ".shoal-pack").exists()
     late.write(3, PARTITIONS[3])
-    with pytest.raises(UsageError, match="the dataset is finished, and this shard would now have other bytes"):
+    with pytest.raises(UsageError, match="the dataset is finished, but this shard would now have other bytes"):
         late.write(3, PARTITIONS[0])
     late.abort()
     assert contents_of(tmp_path / "out") == before
@@ -181,7 +181,7 @@ def test_what_is_aborted_leaves_nothing_and_ends_late_tasks(tmp_path: Path) -> N
     written(writer)
     writer.abort()
     assert contents_of(tmp_path / "out") == {}
-    with pytest.raises(UsageError, match="another job has taken this destination, or this one was removed"):
+    with pytest.raises(UsageError, match="another job has taken this destination, or this job was removed"):
         writer.write(0, PARTITIONS[0])
     writer.abort()
 
@@ -213,7 +213,7 @@ def test_a_shard_that_is_gone_or_other_at_the_commit(tmp_path: Path) -> None:
     writer = begun(tmp_path / "out")
     done = written(writer)
     (tmp_path / "out" / "shard-000002-000000.jsonl").unlink()
-    with pytest.raises(UsageError, match=r"shard-000002-000000\.jsonl: this was written, and is missing now"):
+    with pytest.raises(UsageError, match=r"shard-000002-000000\.jsonl: this shard was written, but is missing"):
         writer.commit(done)
     assert not (tmp_path / "out" / "shoal.index").exists()
 

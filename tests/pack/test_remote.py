@@ -76,7 +76,7 @@ def test_files_in_s3_are_packed_by_repack(
     assert dataset.select(cls="dog").num_samples == 3
     (tmp_path / "list.csv").write_text("path\ns3://user:secret@photos/all/cat/0.jpg\n")
     with pytest.raises(
-        UsageError, match=r"row 0 names s3://photos/all/cat/0\.jpg, and a manifest names files of this machine"
+        UsageError, match=r"row 0 names s3://photos/all/cat/0\.jpg, but a manifest names files of this machine"
     ):
         pack(tmp_path / "list.csv", tmp_path / "none")
 
@@ -128,7 +128,7 @@ def test_an_index_that_somebody_else_has_written_meanwhile(tmp_path: Path, monke
         return appears
 
     monkeypatch.setattr(Output, "versions", with_index(foreign))
-    with pytest.raises(UsageError, match="another packing has written this while this one was under way"):
+    with pytest.raises(UsageError, match="another packing has written this file during this packing"):
         pack(source, url, num_workers=1)
     monkeypatch.setattr(Output, "versions", with_index(left))
     store.delete(f"{url}/shoal.index")

@@ -140,10 +140,10 @@ def test_lists_of_images_are_lists_of_files(tmp_path: Path, encoding: str, targe
 @pytest.mark.parametrize("target", ["tar", "tfrecord", "jsonl"])
 def test_what_has_no_lists_of_images_is_refused_before_anything_is_there(tmp_path: Path, target: str) -> None:
     source = write(tmp_path / "a", "list[jpeg]", [value_of("list[jpeg]", number) for number in range(4)])
-    with pytest.raises(UsageError, match=r"'image' is list\[jpeg\], and .* do not hold lists of images") as refused:
+    with pytest.raises(UsageError, match=r"'image' is list\[jpeg\], but .* do not hold lists of images") as refused:
         repack(source, tmp_path / "b", format=target, num_workers=1)
     assert "parquet" in refused.value.hint
-    with pytest.raises(UsageError, match="'image' is jpeg, and JSON holds no bytes"):
+    with pytest.raises(UsageError, match="'image' is jpeg, but JSON holds no bytes"):
         repack(write(tmp_path / "c", "jpeg", [file_of(1, "JPEG")] * 4), tmp_path / "b", format="jsonl")
     assert not (tmp_path / "b").exists()
 

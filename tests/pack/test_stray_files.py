@@ -146,7 +146,7 @@ def test_samples_from_code_must_have_what_is_required(tmp_path: Path) -> None:
 
 def test_rows_are_chosen_in_their_manifest(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path\nphotos/cat/001.jpg\n")
-    with pytest.raises(UsageError, match="a manifest, and require= does not apply to it"):
+    with pytest.raises(UsageError, match="a manifest, but require= does not apply to it"):
         shoal.pack.pack(tmp_path / "list.csv", tmp_path / "packed", require=["jpg"])
 
 
@@ -154,7 +154,7 @@ def test_rows_are_chosen_in_their_manifest(photos: Path, tmp_path: Path) -> None
 def test_links_that_lead_nowhere_are_counted_with_their_targets(source: str, photos: Path, tmp_path: Path) -> None:
     (photos / "README").unlink()
     (photos / "cat" / "099.jpg").symlink_to("../gone/099.jpg")
-    with pytest.raises(StorageError, match=r"cat/099\.jpg: it is a link to \.\./gone/099\.jpg, and nothing is there"):
+    with pytest.raises(StorageError, match=r"cat/099\.jpg: it is a link to \.\./gone/099\.jpg, which does not exist"):
         shoal.pack.pack(tmp_path / source, tmp_path / "none")
     summary = shoal.pack.pack(tmp_path / source, tmp_path / "packed", on_error="skip")
     assert summary.num_samples == 42
@@ -167,7 +167,7 @@ def test_links_of_folders_are_followed_or_named(photos: Path) -> None:
     (photos / "README").unlink()
     (photos / "cat" / "099.jpg").symlink_to("gone.jpg")
     for source in (photos, photos / "*" / "*.jpg", [photos / "cat", photos / "dog"]):
-        with pytest.raises(StorageError, match=r"099\.jpg: it is a link to gone\.jpg, and nothing is there"):
+        with pytest.raises(StorageError, match=r"099\.jpg: it is a link to gone\.jpg, which does not exist"):
             shoal.open(source, format="folder")
 
 
@@ -207,7 +207,7 @@ def test_a_column_that_no_sample_has_is_the_cause_also_where_errors_are_skipped(
     (photos / "README").unlink()
     for more in ((), ("--on-error", "skip")):
         complaint = calls.refused("pack", photos, tmp_path / "packed", "--columns", "key", *more)
-        assert "the column 'key' is 'key' of each sample, and the sample 'cat/000' has none there; " in complaint
+        assert "the column 'key' is 'key' of each sample, but the sample 'cat/000' has none there; " in complaint
         assert "its fields are __key__, jpg" in complaint
         assert "right inputs" not in complaint
         assert ("did you mean '__key__'?" in complaint) != bool(more)

@@ -169,11 +169,11 @@ def identity(sample: Any) -> Any:
             2,
             "8 threads: 16 processors for this rank, and libjpeg-turbo decodes",
         ),
-        ([Map(identity), Decode(["pil"])], 0, "one thread: a function of yours decodes, or comes before the images"),
+        ([Map(identity), Decode(["pil"])], 0, "one thread: a map() function decodes, or runs before decode()"),
         (
             [Decode(["pil", {"jpg": identity}])],
             0,
-            "one thread: a function of yours decodes, or comes before the images",
+            "one thread: a map() function decodes, or runs before decode()",
         ),
     ],
 )
@@ -187,7 +187,7 @@ def test_what_gains_from_threads(stages: list[Any], num_stages: int, why: str, m
     assert why in found.words
     asked = choose_threads(stages, num_threads=3, limit_bytes=5)
     assert asked.threaded == (Threaded(len(stages), 3, 5) if stages else None)
-    assert asked.words == f"{'3 threads' if stages else 'one thread'}: num_threads=3 was asked for"
+    assert asked.words == f"{'3 threads' if stages else 'one thread'}: num_threads=3 was given"
     assert choose_threads(stages, num_threads=1, limit_bytes=5).threaded is None
     monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 1)
     assert choose_threads(stages, num_threads=None, limit_bytes=5).threaded is None

@@ -102,5 +102,5 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     table = pa.table({"image": [{"bytes": None, "path": "/a/b.png"}]}).replace_schema_metadata(metadata)
     with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(UsageError, match=r"the image is not in the shard, which only says that it is '/a/b\.png'"):
+    with pytest.raises(UsageError, match=r"the image is not in the shard, which has only the path '/a/b\.png'"):
         shoal.open(tmp_path / "a.arrow").decode("hf")[0]

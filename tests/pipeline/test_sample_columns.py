@@ -239,7 +239,7 @@ def test_missing_values_are_counted_and_refused_or_replaced(tmp_path: Path) -> N
         assert index.metadata["column_sources"]["n"]["num_missing"] == 3
         with pytest.raises(UsageError, match="'none' was given for missing ones"):
             added(source, "n", missing={"n": "none"})
-        with pytest.raises(UsageError, match="none of the columns asked for"):
+        with pytest.raises(UsageError, match="is not a requested column"):
             added(source, "n", missing={"m": 0})
 
 
@@ -262,9 +262,9 @@ def test_a_null_of_parquet_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([1, "a"], "an integer in sample 0 .*, and a text in sample 1 "),
-        ([1.5, None, "a"], "a floating number in sample 0 .*, and a text in sample 2 "),
-        ([True, 2], "a boolean in sample 0 .*, and an integer in sample 1 "),
+        ([1, "a"], "an integer in sample 0 .*, but a text in sample 1 "),
+        ([1.5, None, "a"], "a floating number in sample 0 .*, but a text in sample 2 "),
+        ([True, 2], "a boolean in sample 0 .*, but an integer in sample 1 "),
         ([0.5, 2**53 + 1], "sample 1 .*the integer 9007199254740993"),
         ([2**64], "an integer beyond 64 bits in sample 0 "),
         ([{"x": 1}], "sample 0 .*has a dict there"),
@@ -322,7 +322,7 @@ def test_a_bare_name_means_one_thing_in_all_samples(tmp_path: Path) -> None:
     _, index = added(tmp_path / "two.tar", "n=meta.json.n")
     assert values_of(index, "n") == [2]
     write_tar(tmp_path / "mixed.tar", [one, one | {"__key__": b"2", "n": b"5"}])
-    with pytest.raises(UsageError, match=r"found at 'json.n' in some samples, and at 'n' in sample 1"):
+    with pytest.raises(UsageError, match=r"found at 'json.n' in some samples, but at 'n' in sample 1"):
         added(tmp_path / "mixed.tar", "n")
 
 

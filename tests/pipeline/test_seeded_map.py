@@ -140,7 +140,7 @@ def test_the_stage_goes_to_workers(tars: Dataset) -> None:
 
 
 def test_what_cannot_be_seeded_is_refused(tars: Dataset) -> None:
-    with pytest.raises(UsageError, match=r"map\(seed=\) works on samples, and was called after batch"):
+    with pytest.raises(UsageError, match=r"map\(seed=\) works on samples, but was called after batch"):
         tars.batch(4).map(drawn, seed=True)
     with pytest.raises(UsageError, match="did you mean 'torch'"):
         tars.map(drawn, seed=1, generator="tortch")

@@ -69,7 +69,7 @@ def test_fields_are_those_of_a_plain_loop(pack: Any, lengths: list[int], length:
         ({"text": "abc"}, "has no such field"),
         ({"tokens": np.zeros((2, 2), np.int32)}, r"is int32 of shape \(2, 2\)"),
         ({"tokens": np.zeros(2)}, "is float64"),
-        ({"tokens": np.zeros(2, np.int32)}, "has 2 tokens, and 3 by the index"),
+        ({"tokens": np.zeros(2, np.int32)}, "has 2 tokens, but 3 according to the index"),
     ],
 )
 def test_documents_that_do_not_fit_are_named(document: dict[str, Any], says: str) -> None:

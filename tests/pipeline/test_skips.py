@@ -195,7 +195,7 @@ def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkey
 def test_a_line_that_swallowed_its_end_costs_one_sample(line_shards: Shards) -> None:
     with line_shards.damaged([11], at_end=True):
         ds = skipping(line_shards.open())
-        with pytest.raises(ShardError, match="by the index a line ends here"):
+        with pytest.raises(ShardError, match="the index says that a line ends here"):
             list(line_shards.open())
         assert ids_of(ds) == [number for number in range(NUM) if number != 11]
 

@@ -56,7 +56,7 @@ def test_errors(tmp_path: Path) -> None:
     stage = tokenize_with(path, field="txt")
     with pytest.raises(UsageError, match=r"needs the field 'txt'; this sample has 'text'"):
         stage({"text": "a"}, 0)
-    with pytest.raises(UsageError, match="needs text in the field 'txt', and got int"):
+    with pytest.raises(UsageError, match="needs text in the field 'txt', but got int"):
         stage({"txt": 3}, 0)
     with pytest.raises(FieldError) as caught:
         stage({"txt": b"\xff"}, 0)
@@ -74,5 +74,5 @@ def test_another_file_on_another_machine_is_refused(tmp_path: Path) -> None:
     from shoal.pipeline.stages import tokenizing  # as in a process that has not read it yet
 
     tokenizing._loaded.cache_clear()
-    with pytest.raises(UsageError, match="is not the tokenizer that this was planned with"):
+    with pytest.raises(UsageError, match="is not the tokenizer of the plan"):
         pickle.loads(shipped)({"text": "a"}, 0)

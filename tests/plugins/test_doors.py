@@ -1,4 +1,4 @@
-"""Names that packages bring: found when asked for, and a package that is broken breaks nothing else."""
+"""Registered names of packages: looked up on demand, and a package that is broken breaks nothing else."""
 
 from __future__ import annotations
 

@@ -338,11 +338,11 @@ def test_long_epochs_are_looked_at_in_spans(structured: bool, monkeypatch: pytes
         ([], {}, "at least one"),
         ([0.5, 1.0], {}, "integers; got float64"),
         (np.arange(10), {"epochs": 3}, "cannot be cut into 3 epochs"),
-        (np.arange(10).reshape(2, 5), {"epochs": 3}, "2 epochs were given, and epochs=3"),
+        (np.arange(10).reshape(2, 5), {"epochs": 3}, "2 epochs were given, but epochs=3"),
         (np.arange(10), {"labels": [1, 2]}, r"each of 10 samples by id; got shape \(2,\)"),
         (np.arange(10), {"labels": [1] * 10}, "all 10 labels are equal"),
         (np.arange(10), {"batch": 0}, "batch=0"),
-        (np.arange(10) + 10**12, {}, "ids go up to 1,000,000,000,009, and there are 10 of them"),
+        (np.arange(10) + 10**12, {}, "ids go up to 1,000,000,000,009, but there are 10 of them"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(ids: Any, arguments: Any, message: str) -> None:

@@ -115,14 +115,14 @@ def test_shards_with_samples_of_all_kinds_are_mixed_from_the_start() -> None:
     assert found.warning() == ""
     alike = growing_quality([16 * MIB] * 2000, 256, sample_bytes=2**16, rho=0.2, shard_rho=0.2).warning()
     assert "samples of a shard are alike (rho = 0.2 between its chunks)" in alike
-    assert "mixes 4 shards at first, 84 at last" in alike
+    assert "mixes 4 shards at the start, 84 at the end" in alike
     assert "With the whole index it would be 1.0 times" in alike
 
 
 def test_large_shards_are_warned_of_although_all_segments_are_alike() -> None:
     found = growing_quality([2**30] * 40, 256, sample_bytes=2**16, rho=1.0)
     assert growing_quality([2**30] * 40, 256, sample_bytes=2**16).warning() == "", "what is assumed is no finding"
-    assert "the growing order mixes 1 shard at first, 1 at last: batches of 256 vary 2" in found.warning()
+    assert "the growing order mixes 1 shard at the start, 1 at the end: batches of 256 vary 2" in found.warning()
 
 
 def test_the_seed_decides_which_shards_are_first() -> None:

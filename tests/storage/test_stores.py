@@ -236,7 +236,7 @@ def test_which_store() -> None:
         open_store("gopher://u:secret@h/x.tar?secret")
     assert "secret" not in str(caught.value)
     for source in ("a.tar", "memory://a"):
-        with pytest.raises(UsageError, match=r"takes? (only max_open_files|none), and key") as refused:
+        with pytest.raises(UsageError, match=r"takes? (only max_open_files|none), but key") as refused:
             open_store(source, {"key": "secret"})
         assert "secret" not in str(refused.value)
 

@@ -212,7 +212,7 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
     ]:
         with pytest.raises(StateError, match=message):
             ds.load_state_dict(wrong)  # type: ignore[arg-type]
-    with pytest.raises(StateError, match="newer shoal: upgrade"):
+    with pytest.raises(StateError, match="newer version of shoal: upgrade"):
         ds.load_state_dict({**good, "version": 4})
 
 
@@ -224,7 +224,7 @@ def test_a_state_for_a_position_of_ones_own_choice(ds: Dataset) -> None:
     for position, epoch in ((198, 0), (-1, 0), (0, -1), (2**70, 0), (0, 2**70), (1.5, 0)):
         with pytest.raises(UsageError, match=r"state_at\("):
             ds.state_at(position, epoch=epoch)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"set_epoch\(\) takes an integer below 2\*\*63; got one of 100 bits"):
+    with pytest.raises(UsageError, match=r"set_epoch\(\) takes an integer below 2\*\*63; got 100 bits"):
         ds.set_epoch(10**30)
 
 

@@ -215,7 +215,7 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
 def test_an_epoch_without_a_batch_is_logged(lines: Dataset, caplog: pytest.LogCaptureFixture) -> None:
     ds = lines.batch(1, remainder="drop")
     assert list(ds.partition(rank=0, world_size=100)) == []
-    assert "remainder='drop' leaves no batch: an epoch has 83 samples, and a global batch of 100 ranks has 100" in (
+    assert "remainder='drop' leaves no batch: an epoch has 83 samples, but a global batch of 100 ranks has 100" in (
         caplog.text
     )
     caplog.clear()

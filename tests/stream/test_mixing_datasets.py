@@ -87,7 +87,7 @@ def test_a_state_of_another_mixture_is_refused_by_the_name_of_the_source(home: P
     )
     more = {**sources, "more": sources["tar"].take(9)}
     refused("knows no source 'more'|weights before .* differ", more, weights={**WEIGHTS, "more": 0.1})
-    with pytest.raises(StateError, match="the state was saved with a mixture, and this stream is not a mixture"):
+    with pytest.raises(StateError, match="the state was saved with a mixture, but this stream is not a mixture"):
         sources["tar"].shuffle(seed=3).load_state_dict(state)
     with pytest.raises(StateError, match="this stream is a mixture"):
         mixed(home).load_state_dict(sources["tar"].shuffle(seed=3).state_dict())
@@ -322,7 +322,7 @@ def test_mixtures_inside_change_too_and_a_state_from_before_loads(home: Path) ->
         assert (found == plain[300:]) == (same == 300)
     with pytest.raises(StateError, match="before position 150"):
         made(120).load_state_dict(made(None).state_at(300))
-    with pytest.raises(StateError, match="source 'in' is mixed otherwise"):
+    with pytest.raises(StateError, match="source 'in' was mixed differently"):
         made(None, seed=1).load_state_dict(made(None).state_at(300))
     with pytest.raises(StateError, match="saved with the source 'mds'"):
         made(None).load_state_dict(made(None, spare=True).state_at(300))

@@ -114,11 +114,11 @@ def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) ->
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        (lambda ds: ds.batch(3), r"given batch\(\), which is a matter of the mixture"),
-        (lambda ds: ds.partition(rank=0, world_size=2), r"given partition\(\)"),
-        (lambda ds: ds.reading(copy=False), r"given reading\(\)"),
-        (lambda ds: ds.format("numpy"), r"given format\(\)"),
-        (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"given without\(\)"),
+        (lambda ds: ds.batch(3), r"has batch\(\), which applies to the whole mixture"),
+        (lambda ds: ds.partition(rank=0, world_size=2), r"has partition\(\)"),
+        (lambda ds: ds.reading(copy=False), r"has reading\(\)"),
+        (lambda ds: ds.format("numpy"), r"has format\(\)"),
+        (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"has without\(\)"),
         (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture that delivers only some of its positions"),
         (lambda _: 3, "must be a dataset; got int"),
     ],
@@ -275,7 +275,7 @@ def test_fields_that_are_in_the_way(home: Path) -> None:
         next(iter(shoal.mix({"a": own})))
     ids = shoal.mix({"a": sources["tar"].with_ids(), "b": sources["mds"].with_ids()}, weights={"a": 1, "b": 1})
     assert all(sample["__id__"] == sample["own"] for sample in ids)
-    with pytest.raises(UsageError, match="adds '__id__', and the samples have"):
+    with pytest.raises(UsageError, match="adds '__id__', but the samples have"):
         list(ids.with_ids())
     broken = shoal.mix({"a": sources["tar"], "b": sources["mds"].map(lambda _: 1 / 0)}, weights={"a": 1, "b": 1})
     with pytest.raises(ZeroDivisionError) as caught:

@@ -204,20 +204,20 @@ WRONG = [
     ("sources:\n  web: {path: web, wieght: 1}\n", 2, 20, "'wieght'.*did you mean 'weight'"),
     ("sources:\n  web: {path: web}\nsede: 1\n", 3, 1, "'sede'.*did you mean 'seed'"),
     ("sources:\n  web: {path: web}\n  web: {path: code}\n", 3, 3, "given on line 2 already"),
-    ("sources:\n  web: {path: web, weight: 1}\n  code: {path: code}\n", 3, 9, "'code' has no weight, and .* one"),
+    ("sources:\n  web: {path: web, weight: 1}\n  code: {path: code}\n", 3, 9, "'code' has no weight, but .* one"),
     ("sources:\n  web: {path: web, weight: 1, repeat: 2}\n", 2, 31, "has weight and repeat"),
-    ("sources:\n  web: {path: web, weight: heavy}\n", 2, 28, "is a number; here is 'heavy'"),
+    ("sources:\n  web: {path: web, weight: heavy}\n", 2, 28, "must be a number; got 'heavy'"),
     ("sources:\n  web: {path: web}\n  code:\n    path: code\n    weight 3\nseed: 1\n", 5, 5, "this key has no ':'"),
     ("sources:\n  web:\n    path: web\n   weight: 1\n", 4, 4, "begin in the same column"),
     ("sources:\n  web:\n    path: web\n      weight: 1\n", 4, 13, "begin in the same column"),
     ("sources:\n\tweb: web\n", 2, 1, "indent by spaces"),
     ("sources:\n  web: {path: web, weight: -1}\n", 2, 28, "at least 0"),
-    ("sources:\n  web: {path: web, weight: '1'}\n", 2, 28, "is a number; here is a text"),
-    ("sources:\n  web: {path: web, weight: 1/0}\n", 2, 28, "is a number"),
+    ("sources:\n  web: {path: web, weight: '1'}\n", 2, 28, "must be a number; got a text"),
+    ("sources:\n  web: {path: web, weight: 1/0}\n", 2, 28, "must be a number"),
     ("sources:\n  web: {path: web, choose: 1.5}\n", 2, 28, "whole number"),
     ("sources:\n  web: {weight: 1}\n", 2, 8, "has no path"),
     ("sources:\n  a/b: {path: web}\n", 2, 8, "without '/'"),
-    ("sources: [web]\n", 1, 10, "maps names to values; here is a list"),
+    ("sources: [web]\n", 1, 10, "maps names to values; got a list"),
     ("sources: {}\n", 1, 10, "names no dataset"),
     ("sources:\n  web: {path: nowhere/*.jsonl}\n", 2, 15, "nowhere"),
     ("sources:\n  web: {path: web, select: {langg: en}}\n", 2, 28, "langg"),
@@ -226,12 +226,12 @@ WRONG = [
     ("sources:\n  a: {path: web, weight: 1}\n  b: {path: code, weight: 9, max_repeats: 2}\nends: all", 3, 43, "'b' wo"),
     ("sources: {web: web}\nchoice: evn\n", 2, 9, "did you mean 'even'"),
     ("sources: {web: web}\nchoice: {batch: 0}\n", 2, 9, "size of a batch"),
-    ("sources: {web: web}\nends: never\n", 2, 7, "ends is one of"),
+    ("sources: {web: web}\nends: never\n", 2, 7, "ends must be one of"),
     ("sources: {web: web}\nepoch_size: 9\nends: all\n", 3, 1, "and so does epoch_size"),
     ("sources: {w: {path: web, weight: 0}, c: {path: code, weight: 1}}\nmissing: none\nends: all\n", 3, 7, "'w' never"),
     ("sources: {web: {path: web, repeat: 2}}\nends: first\n", 2, 1, "and so does repeat"),
     ("sources: {web: {path: web, choose: 2}}\nends: first\n", 2, 1, "and so does choose"),
-    ("sources: {web: web}\nepoch_size: many\n", 2, 13, "is a number"),
+    ("sources: {web: web}\nepoch_size: many\n", 2, 13, "must be a number"),
     ("sources: {web: web}\nshuffle: {windw: 1}\n", 2, 11, "did you mean 'window'"),
     ("sources: {web: web}\nchanges:\n- {at: 5}\n", 3, 3, "no weights"),
     ("sources: {web: web}\nchanges:\n- {at: 5, weights: {wob: 1}}\n", 3, 21, "did you mean 'web'"),
@@ -278,7 +278,7 @@ def test_a_secret_in_a_file_is_not_shown(tmp_path: Path) -> None:
 
 def test_a_file_that_would_unfold_to_very_much_is_refused() -> None:
     text = "a: &a0 [x, x]\n" + "".join(f"b{n}: &a{n + 1} [*a{n}, *a{n}, *a{n}, *a{n}]\n" for n in range(20))
-    with pytest.raises(UsageError, match=r"line \d+, column \d+: this holds more than"):
+    with pytest.raises(UsageError, match=r"line \d+, column \d+: the file holds more than"):
         parse_yaml(text.encode(), "bomb.yaml")
     with pytest.raises(UsageError, match="nested too deeply"):
         parse_yaml(b"[" * 5000 + b"]" * 5000, "deep.yaml")

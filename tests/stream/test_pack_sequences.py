@@ -203,7 +203,7 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
     with pytest.raises(UsageError, match=r"balance=\) must be one of None, 'attention'; got 'memory'"):
         documents.pack_sequences(8).batch(8, balance="memory")
     for unknown in (documents, documents.pack_sequences(8, lengths=None)):
-        with pytest.raises(UsageError, match=r"by lengths in the index, and there are none"):
+        with pytest.raises(UsageError, match=r"by lengths in the index, but there are none"):
             unknown.batch(8, balance="attention")
     with pytest.raises(UsageError, match=r"neighbours=1\)"):
         documents.pack_sequences(8).batch(8, balance="attention", neighbours=1)
@@ -222,7 +222,7 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
     with pytest.raises(UsageError, match=rf"makes nothing of {len(empty)} documents: they have no tokens"):
         list(documents.select(empty).shuffle(seed=0).pack_sequences(8))
     shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:3]}).pack_sequences(8)
-    with pytest.raises(UsageError, match=r"has 3 tokens, and .* by the index"):
+    with pytest.raises(UsageError, match=r"has 3 tokens, but .* according to the index"):
         list(shorter)
 
 
@@ -233,7 +233,7 @@ def test_documents_that_are_too_long(documents: Dataset) -> None:
         found += tokens_in(batch)
     assert found == ALL_TOKENS - Counter(token for document in longer for token in tokens_of(document))
     with pytest.raises(
-        UsageError, match=rf"has {max(len(tokens_of(d)) for d in longer)} tokens, and a sequence {LENGTH}"
+        UsageError, match=rf"has {max(len(tokens_of(d)) for d in longer)} tokens, but a sequence has {LENGTH}"
     ):
         next(iter(packed(documents, too_long="refuse")))
     with pytest.raises(UsageError, match=r"did you mean 'refuse'"):
@@ -253,7 +253,7 @@ def test_states_of_other_packings_are_refused(documents: Dataset) -> None:
             other.load_state_dict(state)
         assert "give pack_sequences() the arguments" in found.value.hint
         assert "shuffle()" not in found.value.hint
-    with pytest.raises(StateError, match="one of documents"):
+    with pytest.raises(StateError, match="the state is of documents"):
         packed(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())
 
 
@@ -281,7 +281,7 @@ def test_batches_may_be_tensors(documents: Dataset) -> None:
 def test_tables_have_no_column_of_another_length(documents: Dataset) -> None:
     pytest.importorskip("pyarrow")
     assert len(next(iter(packed(documents, extras=["loss_mask"]).batch(4).format("arrow")))) == 4
-    with pytest.raises(UsageError, match=r"columns of one length, and these have: tokens 4, .* cu_seqlens"):
+    with pytest.raises(UsageError, match=r"columns of one length, but the columns have: tokens 4, .* cu_seqlens"):
         next(iter(packed(documents, extras=["cu_seqlens"]).batch(4).format("arrow")))
 
 

@@ -297,7 +297,7 @@ def test_a_state_grows_with_ranks_and_not_with_stops(tars: Dataset) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda ds: next(iter(ds)), "fills batches, and this dataset has none"),
+        (lambda ds: next(iter(ds)), "fills batches, but this dataset has none"),
         (lambda ds: ds.batch(4).batch_ids(0), "only reading shows the samples"),
         (lambda ds: ds.batch(4).without(steps=3), "only reading shows the samples"),
     ],

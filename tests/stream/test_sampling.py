@@ -295,7 +295,7 @@ def test_columns_of_turns_are_gathered(tmp_path: Path) -> None:
 
 def test_a_state_holds_only_a_digest_for_the_command_line(tars: Dataset) -> None:
     state = State.from_dict(tars.sample(BALANCED).shuffle().state_dict())
-    with pytest.raises(StateError, match=r"saved after sample\(\), and holds only a digest"):
+    with pytest.raises(StateError, match=r"saved after sample\(\), but holds only a digest"):
         request_of_state(state)
 
 
@@ -333,7 +333,7 @@ def test_repeats_are_a_sentence(weights: list[int], num_samples: int, text: str)
 REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.sample(), "sample.. got nothing to sample by"),
     (lambda ds: ds.sample(BALANCED, by=LABELS), "sample.. takes weights, or by= classes; got both"),
-    (lambda ds: ds.sample(balanced=True), "sample.balanced=True. needs classes, and by= names none"),
+    (lambda ds: ds.sample(balanced=True), "sample.balanced=True. needs classes, but by= names none"),
     (
         lambda ds: ds.sample(by=LABELS, balanced=cast("bool", {"few": 2})),
         "must be True or False; got {'few': 2}",
@@ -345,7 +345,7 @@ REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.sample(by=LABELS, limit=0), "an epoch of 0 samples"),
     (lambda ds: ds.sample(num_samples=-1), "at least 0"),
     (lambda ds: ds.sample(num_samples=2**33), "an epoch of 8589934592 samples; from 197 it can have 1 to 4294967296"),
-    (lambda ds: ds.sample(num_samples=198, replacement=False), "198 samples an epoch without repeats"),
+    (lambda ds: ds.sample(num_samples=198, replacement=False), "an epoch of 198 samples.* must repeat some"),
     (lambda ds: ds.sample(by=LABELS, balanced=True, num_samples=36, replacement=False), "2 classes with at least 17"),
     (lambda ds: ds.sample(BALANCED, replacement=False), "needs num_samples"),
     (lambda ds: ds.sample(BALANCED[:-1]), r"a value for each of 197 samples by id; got shape \(196,\)"),
@@ -357,7 +357,7 @@ REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.shuffle().sample(BALANCED), r"was called after shuffle\(\)"),
     (lambda ds: ds.filter(bool).sample(BALANCED), r"was called after filter\(\)"),
     (lambda ds: ds.batch(4).sample(BALANCED), r"was called after batch\(\)"),
-    (lambda ds: ds.sample(BALANCED).take(5), r"take\(\) chooses stored samples, and was called after sample\(\)"),
+    (lambda ds: ds.sample(BALANCED).take(5), r"take\(\) chooses stored samples, but was called after sample\(\)"),
 ]
 
 

@@ -231,7 +231,7 @@ def test_a_scan_finds_what_no_sample_holds(tmp_path: Path) -> None:
         file.write(b'{"id": 200}\n')
     (damage,) = report_on(tmp_path).damages
     assert (damage.kind, damage.is_of_index) == ("changed", True)
-    assert "the index has 200 samples, the shard 201" in damage.what
+    assert "the index has 200 samples, but the shard has 201" in damage.what
 
 
 def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:

@@ -90,14 +90,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     for name in ("shards", "chunk_samples"):
         if getattr(arguments, name) is not None:
-            msg = f"{option_of(name)} describes the dataset of a comparison, and --like is not given"
+            msg = f"{option_of(name)} describes the dataset of a comparison, but --like is not given"
             raise UsageError(msg, hint="leave it out, or name an order by --like")
     are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
         raise UsageError(msg, hint=f"files with the suffixes {', '.join(ID_SUFFIXES)} are read as ids")
     if arguments.of is not None and not names_mixture(arguments):
-        msg = f"--of names a source of a mixture file, and {printed(source_of(arguments))} is none"
+        msg = f"--of names a source of a mixture file, but {printed(source_of(arguments))} is none"
         raise UsageError(msg, hint="leave it out, or name the .yaml file")
     check_picture(arguments.picture)
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
@@ -118,11 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     if options := given_order_options(arguments):
-        msg = f"{options[0]} is about the order of a dataset, and ids already have an order"
+        msg = f"{options[0]} is about the order of a dataset, but ids already have an order"
         raise UsageError(msg, hint="leave it out, or name shards instead of ids")
     keys, index = (None, None) if arguments.keys is None else keyed_samples(arguments)
     if arguments.by is not None and index is None:
-        msg = f"--by {arguments.by} is a property of the samples of a dataset, and ids alone have no properties"
+        msg = f"--by {arguments.by} is a property of the samples of a dataset, but ids alone have no properties"
         raise UsageError(msg, hint="--labels FILE.npy has the label of each sample; --keys may name the dataset")
     read = read_ids if keys is None else read_keys
     files = [read(path) for path in arguments.source]
@@ -151,7 +151,7 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     for name in ("part", "num_samples", "keys"):
         if getattr(arguments, name):
             source = printed(source_of(arguments))
-            msg = f"{option_of(name)} is about ids that a loader emitted, and {source} is a dataset"
+            msg = f"{option_of(name)} is about ids that a loader emitted, but {source} is a dataset"
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
     resolved = _resolved(arguments)
     stored = resolved.stored
@@ -251,7 +251,7 @@ def _say_indented(text: str) -> None:
 def _run_like(arguments: argparse.Namespace) -> int:
     """Compare orders with a window at equal memory, without a dataset."""
     if arguments.source:
-        msg = f"--like compares orders without a dataset, and {arguments.source[0]} was given"
+        msg = f"--like compares orders without a dataset, but {arguments.source[0]} was given"
         raise UsageError(msg, hint="leave it out: --num-samples and --shards describe the dataset")
     if arguments.num_samples is None or arguments.shards is None:
         raise UsageError("--like needs the size of the dataset", hint="--num-samples 10000000 --shards 2000")

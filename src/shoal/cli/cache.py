@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_each(directories: list[str], known: bool, query: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
-    """Apply ``query`` to each directory; an error in an unnamed directory does not hide the others."""
+    """Apply ``query`` to each directory; an error in an unnamed directory does not hide the other directories."""
     rows, is_whole = [], True
     for directory in directories:
         try:

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show each sample as soon as it is read."""
     options = given_order_options(arguments) + (["--epoch"] if arguments.epoch is not None else [])
     if arguments.ids is not None and options:
-        msg = f"{options[0]} chooses an order, and --ids names samples of any order"
+        msg = f"{options[0]} chooses an order, but --ids names samples of any order"
         raise UsageError(msg, hint="leave out one of them")
     ids = arguments.ids
     num_first = arguments.n if ids is None and not options else None

@@ -112,7 +112,7 @@ def _show_order(order: Mapping[str, Any]) -> None:
 
 
 def _sizes_text(sizes: Mapping[str, float]) -> str:
-    """Return the smallest and largest size, then the others."""
+    """Return the smallest and the largest size, then the other sizes."""
     texts = {name.removesuffix("_bytes"): format_bytes(value) for name, value in sizes.items()}
     least, most = texts.pop("min", None), texts.pop("max", None)
     if least is not None and sizes["min_bytes"] == sizes["max_bytes"]:
@@ -194,7 +194,7 @@ def _columns_text(columns: Mapping[str, Any]) -> str | None:
 def _origin(opened: Opened, *, index_was_made: bool, is_given: bool) -> str:
     path = opened.index_path
     if index_was_made:
-        return "made now; it is kept for the next time" if path is not None else "made now, and could not be kept"
+        return "made now; it is kept for the next time" if path is not None else "made now, but could not be kept"
     if is_given:
         return "given"
     if path is not None and any(_is_above(path, shard) for shard in opened.paths):

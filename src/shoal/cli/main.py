@@ -34,7 +34,7 @@ class Verb(NamedTuple):
     """The module of a verb, and its line in ``shoal --help``.
 
     The module has ``add_arguments(parser)``, and ``run(arguments)``, which returns the exit code. It is "" if an
-    installed package brings the verb.
+    installed package registers the verb.
     """
 
     module: str

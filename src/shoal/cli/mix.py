@@ -54,13 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the mixture."""
     check_picture(arguments.picture)
     if arguments.steps is not None and arguments.global_batch is None:
-        raise UsageError("--steps counts global batches, and --global-batch is not given", hint="--global-batch N")
+        raise UsageError("--steps counts global batches, but --global-batch is not given", hint="--global-batch N")
     dataset = shuffled_mixture(arguments)
     request = dataset.stream.spec.request
     if not isinstance(request, MixRequest):
         raise TypeError("this is no mixture")
     if arguments.pack_sequences is not None and arguments.global_batch is None:
-        msg = "--pack-sequences counts steps of sequences, and --global-batch is not given"
+        msg = "--pack-sequences counts steps of sequences, but --global-batch is not given"
         raise UsageError(msg, hint="--global-batch N, the sequences of a step over all ranks")
     lengths = RunLengths(request, arguments.global_batch, arguments.pack_sequences)
     end = _end(dataset, lengths, arguments)

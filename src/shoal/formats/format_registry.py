@@ -166,13 +166,13 @@ def suffixes_in_directories() -> tuple[str, ...]:
 
 
 def suffixes_of_packages() -> tuple[str, ...]:
-    """Return the suffixes of formats that other packages bring, plain and compressed; none of the formats is loaded."""
+    """Return the suffixes of formats of other packages, plain and compressed; none of the formats is loaded."""
     suffixes = (name for name in names(_MAKERS.group) if name.startswith("."))
     return tuple(suffix + ending for suffix in suffixes for ending in ("", *CODEC_OF_SUFFIX))
 
 
 def _of_package(lowered: str) -> Format | None:
-    """Return the format that another package brings for the suffix of a name."""
+    """Return the format that another package registers for the suffix of a name."""
     ending = next((suffix for suffix in suffixes_of_packages() if lowered.endswith(suffix)), None)
     if ending is None:
         return None

@@ -131,9 +131,9 @@ class BorderSink(Protocol):
     """A receiver of sample borders, in the order in which a scan finds them; it need not keep them all."""
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
-        """Receive the next borders, ascending, and the CRCs of the samples that end at these.
+        """Receive the next borders, ascending, and the CRCs of the samples that end at these borders.
 
-        The very first border is the start of the first sample; every other border is the end of one.
+        The first border of a shard is the start of the first sample; every other border is the end of a sample.
         """
         ...
 
@@ -195,8 +195,8 @@ class Format(ABC):
     def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of some consecutive samples.
 
-        Raises `ShardError`, with the byte counted from the start of the shard, if the bytes are not what the index
-        says.
+        Raises `ShardError`, with the byte counted from the start of the shard, if the bytes do not match the
+        index.
         """
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -234,8 +234,8 @@ class Format(ABC):
     def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
         """Return the byte of the shard where a record first seems to begin in ``buffer``; None if none does.
 
-        ``buffer`` begins at ``first_byte`` of the shard. A record that its end cuts off need not be found. A wrong
-        answer costs time and changes no scan.
+        ``buffer`` begins at ``first_byte`` of the shard. A record cut off by the end of ``buffer`` need not be found. A
+        wrong answer costs time and changes no scan.
         """
         raise NotImplementedError  # nobody calls it: can_start_midway is False here
 
@@ -322,7 +322,7 @@ _MEMBERS = ("name", "suffixes", *(member for member in vars(Format) if not membe
 
 
 class _PlainFormat(Format):
-    """A format from a class that does not inherit from `Format`: its members, and the defaults of others."""
+    """A format from a class that does not inherit from `Format`, with the defaults of missing members."""
 
     def __init__(self, plain: Any) -> None:
         vars(self).update({member: getattr(plain, member) for member in _MEMBERS if hasattr(plain, member)})

@@ -165,7 +165,7 @@ def fingerprint(
 
 
 def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: Iterable[NDArray[Any]]) -> str:
-    """`fingerprint` of the columns `FINGERPRINTED`, one after the other, in chunks of any length."""
+    """`fingerprint` of the columns `FINGERPRINTED`, one after another, in chunks of any length."""
     digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
     base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
     digest.update(f"{len(base_names)} {num_extents}\0".encode())
@@ -189,15 +189,15 @@ def validate(index: Index) -> None:
     shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
     _check_rows(index.shard_bytes >= 0, "the size of shard {} is negative")
     _check_rows((shard >= 0) & (shard < index.num_shards), "extent {} belongs to no shard")
-    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next one")
+    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next extent")
     _check_rows((first >= 0) & (first < end), "extent {} has no bytes")
-    _check_rows(end <= index.shard_bytes[shard], "extent {} ends behind its shard")
+    _check_rows(end <= index.shard_bytes[shard], "extent {} ends after its shard")
     follows = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
     if index.sample_bytes is None:
         follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
     _check_rows(follows, "extent {} does not end where the next one begins")
     separate = (shard[2:] != shard[:-2]) | (first[2:] >= end[:-2])
-    _check_rows(separate, "extent {} ends behind the start of the next but one")
+    _check_rows(separate, "extent {} ends after the start of the next but one")
     _check_rows(index.extent_num_samples >= 1, "extent {} has no samples")
     _check_rows(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
     counts = np.diff(index.extent_first_sample)
@@ -208,11 +208,11 @@ def validate(index: Index) -> None:
         _check_rows(index.sample_bytes > 0, "sample {} has no bytes")
     actual = fingerprint(index.shard_names, shard, first, end, index.extent_num_samples)
     if actual != index.fingerprint:
-        _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, and its contents have {actual!r}")
+        _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, but its contents have {actual!r}")
 
 
 def _check_rows(is_right: NDArray[np.bool_] | Any, msg: str) -> None:
-    """Raise for the first row that is not right."""
+    """Raise `IndexFileError` for the first invalid row."""
     if not is_right.all():
         _refuse(msg.format(int(np.argmin(is_right))))
 

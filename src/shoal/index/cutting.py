@@ -99,7 +99,7 @@ class ChunkTable:
     the samples ``[first_sample[c], first_sample[c + 1])``. ``shard`` int32 is its shard, ``[first_byte, end_byte)``
     int64 its bytes there, ``num_samples`` int64 its samples, ``decoded_bytes`` int64 its bytes in memory once decoded.
 
-    In tars with unverified borders, a chunk includes the headers behind it: they show `Format.parse` whether its last
+    In tars with unverified borders, a chunk includes the headers after it: they show `Format.parse` whether its last
     sample continues in the next chunk.
     """
 
@@ -160,7 +160,7 @@ def _with_headers_behind(index: Index, shard: NDArray[np.int32], end_byte: NDArr
     if not unverified or not len(end_byte) or index.format != "tar" or index.sample_bytes is None:
         return end_byte
     numbers = np.array(unverified)
-    # The last chunk of a shard has no border behind it.
+    # The last chunk of a shard has no border after it.
     limits = np.zeros(index.num_shards, dtype=np.int64)
     limits[numbers] = index.extent_end_byte[index.shard_first_extent[1:][numbers] - 1]
     extended: NDArray[np.int64] = np.maximum(end_byte, np.minimum(end_byte + BEHIND_BYTES, limits[shard]))

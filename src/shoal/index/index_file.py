@@ -105,7 +105,7 @@ def encode(index: Index) -> list[Buffer]:
 
 
 def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[Any], int]]) -> tuple[bytes, list[int]]:
-    """Return the head of an index file, all bytes before the columns, and the bytes of the gap behind each column.
+    """Return the head of an index file, all bytes before the columns, and the bytes of the gap after each column.
 
     ``described`` has format, fingerprint, num_shards, notes and metadata; columns are names in the file, types and
     lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if the head is too large for readers.
@@ -127,13 +127,13 @@ def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
     if len(text) > _MAX_HEADER_BYTES:
-        msg = f"the header of the index would have {len(text)} bytes, and readers accept {_MAX_HEADER_BYTES}"
+        msg = f"the header of the index would have {len(text)} bytes, but readers accept at most {_MAX_HEADER_BYTES}"
         raise IndexFileError(msg, hint="write larger shards, or leave out fewer inputs")
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text, gaps
 
 
 def begins_as_index(beginning: bytes) -> bool:
-    """Return True if these are the first bytes of an index file, 64 or fewer.
+    """Return True if ``beginning`` holds the first bytes of an index file, at most 64.
 
     >>> begins_as_index(bytes(8) + b'{"__metadata__":{"form'), begins_as_index(b"<p>Not found</p>")
     (True, False)
@@ -298,7 +298,7 @@ def confirm(buffer: Buffer, *, required: bool = False) -> None:
     head = bytes(buffer[:data_start]).replace(_crc_entry(str(digits)), _crc_entry(_NO_CRC), 1)
     crc = f"{_crc_of(head, memoryview(buffer)[data_start:]):08x}"
     if crc != digits:
-        msg = f"its bytes have the CRC-32 {crc}, and its header says {str(digits)[:20]!r}"
+        msg = f"its bytes have the CRC-32 {crc}, but its header says {str(digits)[:20]!r}"
         raise IndexFileError(msg, hint="the file was damaged: restore it, or make the index again")
 
 
@@ -323,7 +323,7 @@ def _pop_metadata(header: dict[str, Any]) -> dict[str, Any]:
         _refuse(f"its header does not say {_MAGIC!r}")
     version = outer.get("version")
     if version != str(_VERSION):
-        msg = f"this index file has version {version!r}, and this shoal reads version {_VERSION}"
+        msg = f"this index file has version {version!r}, but this version of shoal reads version {_VERSION}"
         raise IndexFileError(msg, hint="update shoal, or make the index again with this version")
     try:
         rest = json.loads(outer["index"])
@@ -348,7 +348,7 @@ def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArra
 
 
 def _range_of(name: str, entry: object, data_start: int, num_bytes: int) -> tuple[np.dtype[Any], int, int]:
-    """Return type, first and end byte of a column behind the head, and check them against the size of the file."""
+    """Return type, first and end byte of a column after the head, and check both bytes against the size of the file."""
     match entry:
         case {"shape": [int(length)], "data_offsets": [int(start), int(end)], "dtype": str(dtype)} if dtype in _KINDS:
             kind = np.dtype(_KINDS[dtype])

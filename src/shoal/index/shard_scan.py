@@ -16,7 +16,7 @@ BY_BORDERS = "by_borders"
 ALL_VERIFIED = "all seen"
 """The value of `BY_BORDERS` in a head if each border was compared with the shard."""
 BEHIND_BYTES = 3 * 512
-"""Three blocks behind some samples of a tar: they show whether the last sample continues there."""
+"""Three blocks after some samples of a tar: they show whether the last sample continues there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def write_streamed(
     """Write an index file, with the same bytes as `encode`, and return the fingerprint of the dataset.
 
     ``about`` has the format, notes and metadata. Memory: two chunks, and the head. The columns in the fingerprint are
-    read twice, since it comes before them in the file. Raises `IndexFileError` as `encode`.
+    read twice, because the fingerprint precedes the columns in the file. Raises `IndexFileError` as `encode`.
     """
     by_name = {column.name: column for column in columns}
     num_extents = by_name[FINGERPRINTED[0]].length
@@ -58,7 +58,7 @@ def write_streamed(
             file.write([data])
             length += len(chunk)
         if length != column.length:
-            raise ValueError(f"the column {column.name!r} has {length} values, and {column.length} were announced")
+            raise ValueError(f"the column {column.name!r} has {length} values, not {column.length}")
         if gap:
             crc = crc32(bytes(gap), crc)
             file.write([bytes(gap)])

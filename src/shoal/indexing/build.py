@@ -199,7 +199,7 @@ def _parts(
     format: Format,  # noqa: A002
     extent_bytes: int,
 ) -> list[Index]:
-    """Return the indexes of consecutive shards, in order; few scans are held at a time, since they take more memory."""
+    """Return the indexes of consecutive shards, in order; few scans are in memory at a time."""
     groups = [tasks[first : first + PART_SHARDS] for first in range(0, len(tasks), PART_SHARDS)] or [tasks]
     group_of = {task.number: number for number, group in enumerate(groups) for task in group}
     parts: dict[int, Index] = {}
@@ -248,7 +248,7 @@ def index_of_scans(
 
 
 def small_bytes(store: Store) -> int:
-    """Return the number of bytes that are indexed in hardly any time."""
+    """Return the bytes below which indexing takes negligible time."""
     return SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES
 
 
@@ -321,7 +321,7 @@ class _Scanning:
 def _scan_all(
     tasks: Sequence[ScanTask], settings: _Scanning, scratch: Scratch | None
 ) -> Generator[tuple[ScanTask, ShardScan]]:
-    """Yield the scans kept by an earlier build, then the others in the order in which they finish."""
+    """Yield the scans kept by an earlier build, then new scans in the order in which they finish."""
 
     def entry(task: ScanTask) -> str:
         return _digest([task.path, task.num_bytes, task.version]) + _SCAN_SUFFIX

@@ -260,7 +260,7 @@ def first_difference(indexed: ExtentRows, head: Mapping[str, Any], scan: ShardSc
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
     before = scan.samples_before()
     pieces = np.searchsorted(before, cuts)
-    counts = f"the index has {cuts[-1]} samples, the shard {scan.num_samples}"
+    counts = f"the index has {cuts[-1]} samples, but the shard has {scan.num_samples}"
     for extent in range(len(indexed.num_samples)):
         first, end = int(cuts[extent]), int(cuts[extent + 1])
         expected = [int(indexed.first_byte[extent]), int(indexed.end_byte[extent])]

@@ -66,13 +66,13 @@ def _classes(source: Source, format: Folder, *, has_rows: bool) -> ClassDirector
     is_whole = source.complete or bool(source.split_names)
     classes = classes_of_folder(source.root, source.names, is_whole=is_whole, split_names=source.split_names)
     if classes is None and format.labels:
-        msg = f"{source.root}: no file lies in a directory that could be its class, {source.names[0]} for one"
+        msg = f"{source.root}: no file lies in a class directory; the first is {source.names[0]}"
         raise SourceError(msg, hint="open the parent of the directories of classes, or leave out labels=True")
     return classes
 
 
 def _inside_classes(source: Source, classes: ClassDirectories) -> Source:
-    """Return the source without the files outside of the classes, and log them; raises as `refuse_strays`."""
+    """Return the source without the files outside of the classes, and log these files. Raises as `refuse_strays`."""
     numbers = classes.numbers_of(source.names)
     if -1 not in numbers:
         return source
@@ -118,8 +118,8 @@ def given_classes(root: str, names: Iterable[str], classes: tuple[str, ...]) -> 
     below_splits = lie_below_splits({f"{dirname(name)}/" for name in names})
     used = {class_directory(name, below_splits=below_splits) for name in names} - {""}
     if unknown := sorted(used.difference(classes)):
-        msg = f"{root}: the class {unknown[0]!r} is none of the {len(classes)} that classes= lists"
-        raise SourceError(msg, hint="add it to the list, or name the files of the other classes by a glob")
+        msg = f"{root}: the class {unknown[0]!r} is not one of the {len(classes)} in classes="
+        raise SourceError(msg, hint="add the class to classes=, or name the files of the other classes by a glob")
     return ClassDirectories(classes, below_splits)
 
 

@@ -44,7 +44,7 @@ class IndexMaking:
     """Shards whose index is not beside them: it is in the cache of this machine, or must be made.
 
     ``publish`` may write the index beside the shards, and returns its path there. Ranks exchange parts through the
-    store ``shared``, beside the shards, or through ``exchange`` if there is no such place.
+    store ``shared``, beside the shards, or through ``exchange`` without ``shared``.
     """
 
     what: Described

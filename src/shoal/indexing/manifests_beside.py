@@ -112,7 +112,7 @@ def in_named_order(source: Source, store: Store) -> Described:
             if ranks.keys().isdisjoint(names):
                 ranks.update(dict.fromkeys(names, len(ranks)))
                 if existing.isdisjoint(names):
-                    msg = f"{path} names {names[-1]}, which is not there"
+                    msg = f"{path} names {names[-1]}, which does not exist"
                     raise StorageError(msg, hint=_COPY_HINT)
     _refuse_unnamed([path for path in others if path not in ranks], used)
     last = len(ranks)
@@ -186,7 +186,7 @@ def compare_hashes(what: Described, store: Store) -> int:
 
 
 def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
-    """Return the manifests, from the highest directory on since it may name all shards, and the other paths."""
+    """Return the manifests, top directory first because its manifest may name all shards, and the other paths."""
     manifests = [path for path in source.paths if basename(path) == MANIFEST_NAME]
     others = [path for path in source.paths if basename(path) != MANIFEST_NAME]
     return sorted(manifests, key=lambda path: (path.count("/"), path)), others
@@ -195,8 +195,8 @@ def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
 def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
     """Read a whole object; raises `SourceError` if it has more than ``limit_bytes``, or is a pointer to them."""
     if info.num_bytes > limit_bytes:
-        msg = f"{info.path}: it has {info.num_bytes} bytes, and is read whole"
-        raise SourceError(msg, hint=f"at most {limit_bytes} are; name the shards by a glob")
+        msg = f"{info.path}: this file has {info.num_bytes} bytes, and shoal reads at most {limit_bytes}"
+        raise SourceError(msg, hint="name the shards by a glob")
     data = store.read_range(info.path, 0, info.num_bytes)
     if pointer := pointer_in(data):
         raise SourceError(f"{info.path}: {pointer[0]}", hint=pointer[1])
@@ -225,7 +225,7 @@ def _add(shards: _NamedShards, manifest: Manifest, path: str, store: Store) -> b
         shards.expected.update(zip(packed, expected, strict=True))
         return True
     missing = [name for name, info in zip(paths, infos, strict=True) if info is None]
-    msg = f"{path} names {len(paths)} shards, and {len(missing)} are not there; the first is {missing[0]}"
+    msg = f"{path} names {len(paths)} shards, but {len(missing)} do not exist; the first is {missing[0]}"
     raise StorageError(msg, hint=_COPY_HINT)
 
 
@@ -235,7 +235,7 @@ def _refuse_unnamed(unnamed: Iterable[str], used: Sequence[str]) -> None:
     if left := [path for path in unnamed if dirname(path) in directories]:
         manifest = directories[dirname(left[0])]
         msg = f"{manifest} does not name {len(left)} of the shards beside it; the first is {left[0]}"
-        hint = "write the index.json again (Streaming: merge_index), take them away, or name shards by a glob"
+        hint = "write the index.json again (Streaming: merge_index), move these shards, or name shards by a glob"
         raise SourceError(msg, hint=hint)
 
 

@@ -124,7 +124,7 @@ def find_source(
     shards, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
     if shards.kind == "index":
         if index is not None:
-            msg = f"{shards.typed}: the source is an index, and index={without_secrets(os.fspath(index))} is another"
+            msg = f"{shards.typed}: the source is an index, but index={without_secrets(os.fspath(index))} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _Opening(shards, store, format, directory).beside_index(split)
     if shards.left_out:
@@ -301,12 +301,12 @@ def format_of_index(index: Index, index_path: str, format: str | Format | None) 
         return format_named(index.format, options)
     chosen = format_given(format)
     if chosen.name != index.format:
-        msg = f"format={chosen.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
+        msg = f"format={chosen.name!r} was given, but the index {index_path} is of {index.format!r} shards"
         raise IndexFileError(msg, hint="leave out format=, or name another index")
     # A name alone has no options, so the options of the index apply.
     is_plain = isinstance(format, str) and options_in_name(format) is None
     if not is_plain and options_of(chosen) != options:
-        msg = f"format={chosen.name!r} has {options_of(chosen)}, and the index {index_path} was made with {options}"
+        msg = f"format={chosen.name!r} has {options_of(chosen)}, but the index {index_path} was made with {options}"
         raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
     return format_named(index.format, options) if is_plain else chosen
 

@@ -166,7 +166,7 @@ class OpenedMixture:
 
     def one(self, verb: str) -> Opened:
         """Raise `UsageError`: a mixture is several datasets."""
-        msg = f"{verb} works on one dataset, and this is a mixture of {', '.join(self.names)}"
+        msg = f"{verb} works on one dataset, but this is a mixture of {', '.join(self.names)}"
         raise UsageError(msg, hint=f"call {verb} on its sources, before mix()")
 
     @property

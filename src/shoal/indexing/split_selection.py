@@ -126,7 +126,7 @@ def _chosen(splits: Splits | None, split: SplitLike, *, what: str, where: str) -
             return None
         filled = splits.filled
         if not filled:
-            msg = f"{what}: {splits.source} lists the splits {splits}, and none of their shards are there"
+            msg = f"{what}: {splits.source} lists the splits {splits}, but none of their shards are there"
             raise SourceError(msg, hint="copy them too, or name the shards by a glob")
         if len(filled) == 1:
             _log.info("%s: %s is read, by %s", what, splits, splits.source)
@@ -139,10 +139,10 @@ def _chosen(splits: Splits | None, split: SplitLike, *, what: str, where: str) -
     if splits is None:
         if names == [ALL_SPLITS]:
             return None
-        msg = f"{what}: split={', '.join(names)} was asked for, and no splits are known below {where}"
+        msg = f"{what}: split={', '.join(names)} was given, but no splits are known below {where}"
         hint = (
-            "splits are directories or files named train, val, test or the like, or what dataset_dict.json or "
-            "Energon's split.yaml lists; leave out split=, or name the shards by a glob"
+            "splits are directories or files with names such as train, val and test, or lie in dataset_dict.json or "
+            "Energon's split.yaml; leave out split=, or name the shards by a glob"
         )
         raise SourceError(msg, hint=hint)
     if names == [ALL_SPLITS] and ALL_SPLITS not in splits.parts:
@@ -151,7 +151,7 @@ def _chosen(splits: Splits | None, split: SplitLike, *, what: str, where: str) -
     pairs = zip(names, full_names, strict=True)
     unknown = [name for name, full_name in pairs if full_name is None or not splits.parts[full_name]]
     if unknown:
-        msg = f"{what}: split={unknown[0]!r} was asked for; the splits, by {splits.source}, are {splits}"
+        msg = f"{what}: there is no split {unknown[0]!r}; the splits, by {splits.source}, are {splits}"
         raise SourceError(msg, hint=f'split="{splits.filled[0]}"' if splits.filled else "no split has a shard")
     return list(dict.fromkeys(name for name in full_names if name is not None))
 
@@ -169,5 +169,5 @@ def _refuse_shared_tables(source: Source, splits: Splits) -> None:
     in_splits = {name for shards in splits.parts.values() for name in shards}
     for name in source.names:
         if name not in in_splits and basename(name) in METADATA_NAMES:
-            msg = f"{source.typed}: {name} describes files of all splits, and one split is asked for"
+            msg = f"{source.typed}: {name} describes files of all splits, but one split was requested"
             raise SourceError(msg, hint="put a table into the directory of each split")

@@ -260,7 +260,7 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
         raise UsageError(msg, hint="map() such samples to values that the loss ignores, or leave out sharding=")
     (part, num_processes), (rank, world_size) = _rank_of_rows(sharding), stream.spec.ranks.resolve()
     if (part, num_processes) != (rank, world_size):
-        msg = f"the sharding makes this process part {part} of {num_processes}, and the dataset rank {rank} of "
+        msg = f"the sharding makes this process part {part} of {num_processes}, but the dataset has rank {rank} of "
         hint = "shoal.jax.DataLoader(shoal.jax.partition(ds, sharding), sharding=sharding)"
         raise UsageError(f"{msg}{world_size}", hint=hint)
     num_parts = len({str(part) for part in sharding.devices_indices_map((len(sharding.device_set),)).values()})
@@ -328,7 +328,7 @@ def _fitting(array: NDArray[Any], name: str) -> NDArray[Any]:
     limits = np.iinfo(_jax_library().dtypes.canonicalize_dtype(array.dtype))
     low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:
-        msg = f"{name} has integers from {low} to {high}, and JAX would truncate them to {limits.dtype}"
+        msg = f"{name} has integers from {low} to {high}, but JAX would truncate them to {limits.dtype}"
         raise UsageError(msg, hint='jax.config.update("jax_enable_x64", True), or .map() them to smaller numbers')
     return array
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("shoal")
 
 
 class FileKey(NamedTuple):
-    """The sort key of a file: its name, perhaps after its time of modification."""
+    """The sort key of a file: its name; with order="mtime" its modification time, then its name."""
 
     modified_ns: int
     name: str

@@ -139,12 +139,12 @@ class FollowedFiles(LiveSource):
                 self._listing.files()
                 path = self._listing.paths.get(name)
             if path is None:
-                msg = f"{printed(self._spec.source)}: the file {name} is to be read, and is no longer there"
-                raise SourceError(msg, hint="keep files until all their samples that a state names are delivered")
+                msg = f"{printed(self._spec.source)}: the file {name} is still unread, but no longer exists"
+                raise SourceError(msg, hint="keep a file until all its samples are delivered")
             opened = open_source(path, format=self._spec.format, storage_options=self._spec.storage_options)
             fingerprint = opened.index.fingerprint
             if fingerprint != self._fingerprints.setdefault(name, fingerprint):
-                msg = f"the file {name} is another one than when the state was saved: its samples changed"
+                msg = f"the file {name} has changed since the state was saved: its samples are different"
                 raise StateError(msg, hint=_KEEP_FILES)
             self._datasets[name] = Dataset(DatasetSpec.of(opened))
         return self._datasets[name]
@@ -153,7 +153,7 @@ class FollowedFiles(LiveSource):
         """Raise `StateError` if a file has fewer records than were taken."""
         num_samples = self._dataset(name).num_samples
         if num_samples < num_records:
-            msg = f"the file {name} has {counted(num_samples, 'sample')} now, and {num_records:,} when it was read"
+            msg = f"the file {name} has {counted(num_samples, 'sample')}, but had {num_records:,} when it was read"
             raise StateError(msg, hint=_KEEP_FILES)
 
     # ---- listing
@@ -184,7 +184,7 @@ class FollowedFiles(LiveSource):
                 return
         elif listed == reached:
             return
-        msg = f"the file {name} was read before the state was saved, and has another time now: no time tells which "
+        msg = f"the file {name} was read before the state was saved, but has another time now: times do not tell which "
         msg += "files are new"
         hint = "copy directories with their times (cp -p, rsync -t), and do not change files that were read"
         raise StateError(msg, hint=hint)
@@ -196,9 +196,9 @@ class FollowedFiles(LiveSource):
             return
         self._counters.num_late_files += len(late)
         others = f" and {counted(len(late) - 1, 'other file')}" if late[1:] else ""
-        where = f"{late[0].name}{others} came late: {self._at.name}, which sorts after, was read before"
+        where = f"{late[0].name}{others} came late: {self._at.name} was read before, and sorts after it"
         if self._sharing.world_size > 1:
-            msg = f"{printed(self._spec.source)}: {where}; ranks would meet it at different times"
+            msg = f"{printed(self._spec.source)}: {where}; ranks would read it at different times"
             raise SourceError(msg, hint='give files names that ascend, or follow(order="mtime")')
         warnings.warn(f"{where}; it is read next", stacklevel=2)
         self._behind += late
@@ -267,8 +267,8 @@ class FollowedFiles(LiveSource):
     def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:
         """Return the furthest position of all ranks, and this rank's share of the undelivered samples before it."""
         if any(state["late"] or state["behind"] for state in states):
-            msg = "the state was saved while a late file was to be read, which only a single rank does"
-            raise StateError(msg, hint="resume on one rank until it is read")
+            msg = "the state was saved before a late file was read; only a single rank reads late files"
+            raise StateError(msg, hint="resume on one rank until the file is read")
         begun = [state for state in states if state["at"] is not None]
         if not begun:
             return states[0], []
@@ -291,8 +291,8 @@ class FollowedFiles(LiveSource):
                 continue
             is_known = file.name in furthest["files"] or file.name in furthest["fresh"]
             if not is_known and self._listing.written_ns(file.name) > furthest["listed_ns"]:
-                msg = f"the file {file.name} came late: {last.name}, which sorts after it, was read before"
-                raise StateError(msg, hint="resume on as many ranks as before, or give it a name that sorts after")
+                msg = f"the file {file.name} came late: {last.name} was read before, and sorts after it"
+                raise StateError(msg, hint="resume on as many ranks as before, or rename the file to sort last")
             first = state["record"] if file == at else 0
             stop = furthest["record"] if file == last else -1
             if first == stop:  # perhaps both are the end of the file

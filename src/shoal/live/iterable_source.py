@@ -73,20 +73,20 @@ class IterableSource(LiveSource):
         """Continue at a number; O(samples before it) with ``replay``."""
         number = state["next"]
         if beyond := [place for place in places if place >= number]:
-            msg = f"the state is at sample {number}, and names sample {beyond[0]} as taken before"
+            msg = f"the state is at sample {number}, but names sample {beyond[0]} as taken before"
             raise StateError(msg, hint=changed_hint(LIVE))
         if self._has_state != ("own" in state):
             sides = ("has", "lacks") if self._has_state else ("lacks", "has")
-            msg = f"this source {sides[0]} state_dict() and load_state_dict(), and the state {sides[1]} its position"
-            raise StateError(msg, hint="resume with a source like the one of the run that saved the state")
+            msg = f"this source {sides[0]} state_dict() and load_state_dict(), but the state {sides[1]} its position"
+            raise StateError(msg, hint="resume with the source of the run that saved the state")
         if self._has_state:
             self._source.load_state_dict(state["own"])
         elif self._is_sequence:
             if number > len(self._source):
-                msg = f"the state is at sample {number} of a sequence, and this one has {len(self._source)}"
+                msg = f"the state is at sample {number} of a sequence, but this sequence has {len(self._source)}"
                 raise StateError(msg, hint="give the sequence that the state was saved with")
         elif self._replay is None and number:
-            msg = f"the state is at sample {number}, and shoal does not know how to reach it in this source"
+            msg = f"the state is at sample {number}, but shoal does not know how to reach it in this source"
             raise StateError(msg, hint=_RESUME_HINT)
         self._iterator, self._next = None, number
         if self._is_sequence:
@@ -100,12 +100,12 @@ class IterableSource(LiveSource):
         self._next = 0
         if isinstance(self._source, Iterator):
             msg = f"replay=True needs a source that can restart; this is an iterator ({type(self._source).__name__})"
-            raise StateError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
+            raise StateError(msg, hint="give a function of the iterator: from_iterable(lambda: ..., replay=True)")
         for _ in range(number):
             try:
                 sample = self._advance()
             except EndOfSourceError:
-                msg = f"the state is at sample {number}, and the source ends after {self._next} when it is replayed"
+                msg = f"the state is at sample {number}, but the source ends after {self._next} when it is replayed"
                 raise StateError(msg, hint="replay=True needs a source that gives the same samples again") from None
             if self._next - 1 in distinct:
                 samples[self._next - 1] = sample

@@ -68,7 +68,7 @@ class LiveDataset:
         """Refuse attributes of a `Dataset`, with an alternative."""
         if name.startswith("_") or not hasattr(Dataset, name):
             raise AttributeError(no_attribute("a live dataset", name, dir(type(self))))
-        hint = _INSTEAD.get(name, "where the samples are in files that no longer change, shoal.open() has it")
+        hint = _INSTEAD.get(name, "shoal.open() has it, for samples in files that no longer change")
         msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
         raise AttributeError(msg, name=name, obj=self)
 
@@ -79,11 +79,11 @@ class LiveDataset:
     # ---- order and processing
 
     def shuffle(self, *, seed: int = 0, buffer: int | str | None = None, **unknown: Any) -> Self:
-        """Shuffle through a buffer: each step delivers a random sample, and the next one takes its place.
+        """Shuffle through a buffer: each step delivers a random sample, and the next sample fills the gap.
 
         The order equals `shoal.orders.Buffer` over the samples as they arrive. A sample leaves at most ``buffer``
-        samples early, stays for ``buffer`` steps on average, and has no latest time. Delivery begins when the buffer is
-        full or the source has ended.
+        samples early. It stays for ``buffer`` steps on average, and possibly much longer. Delivery begins when the
+        buffer is full or the source has ended.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class LiveDataset:
     ) -> Self:
         """Decode fields by suffix, as `Dataset.decode` does."""
         if features := [name for name in decoders if isinstance(name, str) and name in FEATURES]:
-            msg = f"decode({features[0]!r}) follows the features of a dataset, and a live stream has none"
+            msg = f"decode({features[0]!r}) follows the features of a dataset, but a live stream has none"
             raise UsageError(msg, hint='name decoders by suffix: decode("pil"), decode({"m4a": function})')
         return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size), "decode()")
 
@@ -182,21 +182,21 @@ class LiveDataset:
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position in the source, and the places or contents of the buffer; JSON types, with a checksum.
 
-        Each rank has a state of its own. A resumed run continues exactly where this run was, with the same samples in
-        the buffer, if the source can restore them:
+        Each rank saves its own state. A resumed run continues exactly, with the same samples in the buffer, if the
+        source can restore these samples:
 
         - `shoal.follow`, a sequence, or ``replay=True``: always, since shoal reads the samples again;
         - a source with a ``state_dict`` of its own: with ``contents=True``, which keeps the samples in the state;
         - any other source, such as a queue: with ``contents=True``, if the source lost nothing in the meantime.
 
         Otherwise the samples in the buffer are lost: at most the buffer size and a batch in progress, counted by
-        `stats` (``num_lost``). The state has some bytes for each sample in the buffer; with contents, the sample in
-        base64.
+        `stats` (``num_lost``). The state has a few bytes for each sample in the buffer, and with ``contents=True`` the
+        sample in base64.
 
         Raises
         ------
         UsageError
-            With ``contents=True``: a sample in the buffer has a value of a type that cannot be kept.
+            With ``contents=True``: a sample in the buffer has a value of an unsupported type.
         """
         return self._run().state_dict(contents=contents)
 
@@ -232,5 +232,5 @@ class LiveDataset:
 
     def _refuse_after_batch(self, verb: str) -> None:
         if self._spec.batch_size is not None:
-            msg = f"{verb} takes samples, and was called after batch()"
+            msg = f"{verb} takes samples, but was called after batch()"
             raise UsageError(msg, hint=f"put it before batch(); only map() may follow, and gets batches: {verb}")

@@ -28,7 +28,7 @@ class NoSentinel:
 def from_iterable(
     source: Iterable[Any] | Callable[[], Iterable[Any]], *, replay: bool | None = None, shared: bool | None = None
 ) -> LiveDataset:
-    """Stream the samples of an iterable, or of a function that returns an iterable; it may be endless.
+    """Stream the samples of an iterable, or of a function that returns an iterable; the iterable may be endless.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ def from_iterable(
         How other iterables return to a saved position; required to load a state. True: the iterable yields the same
         samples again, and shoal skips up to the position. False: the source continues by itself, like a socket.
     shared
-        Required with several ranks (or workers). True: all have the same source, and rank r takes the samples r, r + R,
-        ... of R ranks. False: each has a source of its own.
+        Required with several ranks (or workers). True: all ranks have the same source, and rank r takes the samples r,
+        r + R, ... of R ranks. False: each rank has its own source.
 
     Raises
     ------
     UsageError
-        The source is neither iterable nor function, or it is an iterator, which ``replay=True`` cannot restart.
+        The source is neither an iterable nor a function, or is an iterator, which ``replay=True`` cannot restart.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def from_iterable(
         raise UsageError(msg, hint="shoal.from_iterable(lambda: read_events())")
     if replay and isinstance(samples, Iterator) and not has_state(samples):
         msg = f"replay=True needs a source that can restart; this is an iterator ({kind})"
-        raise UsageError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
+        raise UsageError(msg, hint="give a function that makes the iterator: from_iterable(lambda: ..., replay=True)")
     make = partial(_iterable, samples, replay, shared)
     return LiveDataset(LiveSpec(make), f"an iterable ({getattr(samples, '__name__', kind)})")
 
@@ -212,8 +212,8 @@ def _followed(
 def _shared(sharing: Sharing, shared: bool | None) -> Sharing:  # noqa: FBT001
     """Return the part of the source that this rank takes: a rank's own source is not shared."""
     if shared is None and sharing.world_size > 1:
-        msg = f"there are {sharing.world_size} ranks (or workers), and from_iterable() does not know whether their "
+        msg = f"there are {sharing.world_size} ranks (or workers), but from_iterable() does not know whether their "
         msg += "sources are the same"
-        hint = "shared=True if they are: each takes its part of the samples; shared=False if each has its own"
+        hint = "shared=True if they are: ranks divide the samples; shared=False if each rank has its own source"
         raise UsageError(msg, hint=hint)
     return sharing if shared else Sharing()

@@ -65,7 +65,7 @@ class LiveRun:
         self._lock = threading.RLock()
 
     def begin(self) -> None:
-        """Look at the source again if it had ended."""
+        """Continue after the end of the source: it may have new samples."""
         self._has_ended = False
 
     def __iter__(self) -> LiveRun:
@@ -200,7 +200,7 @@ class LiveRun:
         if "contents" in state:
             samples = restored(state["contents"])
             if len(samples) != len(state["places"]):
-                msg = f"the state keeps {len(samples)} samples, and names {len(state['places'])}"
+                msg = f"the state keeps {len(samples)} samples, but names {len(state['places'])}"
                 raise StateError(msg, hint=changed_hint(LIVE))
             self._source.resume(state["source"], [])
             return samples

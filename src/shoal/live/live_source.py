@@ -20,7 +20,7 @@ class LiveCounters:
     ``num_filtered``, and a function raised an error at ``num_failed``. After a resume, ``num_recalled`` samples were
     read again or came from the contents of a state; ``num_lost`` could not be restored to the buffer. The stream waited
     ``num_waits`` times, ``wait_seconds`` in all. It began ``num_files`` files of a followed directory, and
-    ``num_late_files`` came after a file that sorts behind them had been read. The buffer now holds ``num_buffered``
+    ``num_late_files`` came late: a file that sorts later had been read. The buffer now holds ``num_buffered``
     samples, of ``buffer_bytes`` if its size is in bytes.
     """
 
@@ -63,7 +63,7 @@ class Sharing:
 
 
 class LiveSource(ABC):
-    """Samples one after the other, at a position that a state can keep; the defaults are for places that are numbers.
+    """Samples one after another, at a position that a state can keep; the defaults are for places that are numbers.
 
     Below, ``places`` are the places of samples that were taken and not delivered.
     """
@@ -99,7 +99,7 @@ class LiveSource(ABC):
         ``states`` and ``places`` are the states and places of each rank of the saved run. Raises `StateError` if the
         source cannot be dealt to another number of ranks.
         """
-        msg = f"the state is of a run on {len(states)} ranks, and this one has {sharing.world_size}: the places of an "
+        msg = f"the state is of a run on {len(states)} ranks, but this run has {sharing.world_size}: the places of an "
         msg += "iterable or a function are numbers within a rank's own stream, which cannot be dealt again"
         hint = f"resume on {len(states)} ranks; a followed directory (shoal.follow) may change their number"
         raise StateError(msg, hint=hint)

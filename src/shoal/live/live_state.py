@@ -36,7 +36,7 @@ def checked_live(given: Any) -> dict[str, Any]:
     """Return the checked state of one rank; raises `StateError` with the defect."""
     state = checked(LIVE, given, LIVE_SOURCES)
     if state["check"] != (check := _checksum(given)):
-        msg = f"the state was changed after it was saved: its checksum is {state['check']!r:.20}, and not {check}"
+        msg = f"the state was changed after it was saved: its checksum is {state['check']!r:.20}, not {check}"
         raise StateError(msg, hint=changed_hint(LIVE))
     num_places, num_first = len(state["places"]), state["pending"] + state["again"]
     if state["rank"] >= state["world_size"] or num_first > num_places or (state["hole"] or 0) > num_places - num_first:
@@ -61,7 +61,7 @@ def states_of_run(given: Any) -> list[dict[str, Any]]:
             raise StateError(msg, hint="give the states of the ranks of one run, saved after the same step")
     ranks = sorted(state["rank"] for state in states)
     if several and ranks != list(range(states[0]["world_size"])):
-        msg = f"the run had {states[0]['world_size']} ranks, and these states are of ranks {str(ranks)[1:-1][:80]}"
+        msg = f"the run had {states[0]['world_size']} ranks, but these states are of ranks {str(ranks)[1:-1][:80]}"
         raise StateError(msg, hint="give the state of every rank once")
     return sorted(states, key=lambda state: state["rank"])
 
@@ -78,8 +78,8 @@ def own_state(states: Sequence[dict[str, Any]], sharing: Sharing) -> dict[str, A
     if len(states) == world_size:
         return None
     theirs, ours = f"rank {states[0]['rank']} of {world_size}", f"rank {sharing.rank} of {sharing.world_size}"
-    msg = f"the state is of {theirs}, and this is {ours}"
-    hint = "each rank has a state of its own; for another number of ranks give a list of all of them"
+    msg = f"the state is of {theirs}, but this is {ours}"
+    hint = "load the state of this rank; for another number of ranks, load a list of the states of all ranks"
     raise StateError(msg, hint=f"{hint}: load_state_dict([state, ...])")
 
 
@@ -147,8 +147,8 @@ def _encoded(value: Any, where: str) -> Any:
         if name:
             shape = list(value.shape)
             return {_MARK: name, "dtype": value.dtype.str, "shape": shape, "v": _text(array.tobytes())}
-    msg = f"state_dict(contents=True) keeps the samples in the buffer, and {where} is of type {kind.__name__}"
-    hint = "None, numbers, texts, bytes, lists, tuples, dicts and numpy arrays of these can be kept"
+    msg = f"state_dict(contents=True) keeps the samples in the buffer, but {where} is of type {kind.__name__}"
+    hint = "a state holds only None, numbers, texts, bytes, lists, tuples, dicts and numpy arrays"
     raise UsageError(msg, hint=f"{hint}: let the source return such values, and convert them in a map()")
 
 

@@ -48,7 +48,7 @@ class BufferSize:
         if isinstance(buffer, str):
             return BufferSize(check_seed(seed), None, parse_bytes(buffer, "buffer"))
         if isinstance(buffer, bool) or not isinstance(buffer, int | np.integer) or not 1 <= buffer < 2**32:
-            msg = f"buffer is a number of samples, from 1 to 2**32 - 1, or a text of bytes; got {buffer!r}"
+            msg = f"buffer is a number of samples, from 1 to 2**32 - 1, or a size in bytes; got {buffer!r}"
             raise UsageError(msg, hint='shuffle(seed=0, buffer=10_000) or shuffle(seed=0, buffer="1GiB")')
         return BufferSize(check_seed(seed), int(buffer))
 

@@ -5,7 +5,7 @@ be indexed while the one before is used. Beyond twice the window a larger segmen
 take longer until its first sample. Segments are a function of the listing, the seed and the window alone.
 
 A segment is a range of sample ids and of chunks, and its positions are the same range as its ids. Its order knows
-nothing of the others, so the samples at its positions stay the same when segments follow.
+nothing of other segments, so the samples at its positions stay the same when segments follow.
 
 Ranks share a batch as the segment's own order decides. In a batch at a border between segments, samples of both are
 spread over all ranks.
@@ -58,7 +58,7 @@ def segment_seed(seed: int, number: int) -> int:
 def cut_segments(num_bytes: Sequence[int] | NDArray[Any], *, window_bytes: int) -> list[int]:
     """Cut permuted shards into segments; less than 1 us per shard.
 
-    Segment ``i`` ends with the shard that brings it to ``min(FIRST_BYTES * 2**i, 2 * window_bytes)``. A last segment
+    Segment ``i`` ends with the shard that completes ``min(FIRST_BYTES * 2**i, 2 * window_bytes)``. A last segment
     of less than half this size is joined to the one before, since its few shards would hardly mix. If there are only
     two segments, the first delivery then waits for less than twice the bytes.
 
@@ -147,7 +147,7 @@ class SegmentsInTurn:
         return order
 
     def narrow(self, positions: int) -> None:
-        """Limit spans to about this many positions, in the segments that can."""
+        """Limit spans to about this many positions, in segments whose order supports the limit."""
         if positions < self.span:
             self.span = positions
             for order in list(self._bound.values()):

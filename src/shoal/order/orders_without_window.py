@@ -5,7 +5,7 @@ The last two are the shuffles of other loaders, exact and seekable: for comparis
 *Tumbling blocks* (annbatch, Marin): groups of permuted chunks, each group permuted as a whole.
 
 *The shuffle buffer*: a reservoir whose every step can be computed in advance. The chunks come in random order, one
-after the other. The first ``B`` samples fill the slots of a buffer. From then on step ``t`` picks a slot at random,
+after another. The first ``B`` samples fill the slots of a buffer. From then on step ``t`` picks a slot at random,
 emits its sample and puts the next sample of the stream, number ``B + t``, there. At the end the slots are emptied in
 random order.
 
@@ -171,7 +171,7 @@ _SPAN = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Groups of ``chunks`` random chunks, one after the other, all samples of a group permuted.
+    """Groups of ``chunks`` random chunks, one after another, all samples of a group permuted.
 
     With the memory of a window of as many chunks it mixes half as well, and while one block is in use the next block is
     read.
@@ -255,7 +255,7 @@ class BlockEpoch:
         return begin + unpermute_each(line - begin, size, block_keys)
 
     def _block(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the first point, size and key of each point's block; points on the line are positions."""
+        """Return the first position, the size and the key of the block of each position."""
         blocks = np.searchsorted(self._starts, points, side="right") - 1
         begin = self._starts[blocks]
         return begin, self._starts[blocks + 1] - begin, self._keys[blocks]

@@ -92,7 +92,7 @@ class Partition:
     refills
         True if ranks fill their batches from their shares, and global batches only decide which rank gets a sample.
     packing
-        Arguments by which each rank packs the documents of its share into sequences, as JSON types; None for samples.
+        Arguments for packing the documents of a rank's share into sequences, as JSON types; None for samples.
     balance
         Neighbouring ranks that exchange samples so that each has about the same weight; 0 for none.
     """
@@ -324,7 +324,7 @@ def _joined(shares: list[Share]) -> Share:
 def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) -> NDArray[np.int64]:
     """Return the columns of each batch in an order whose parts, of ``sizes``, weigh about the same in each row.
 
-    The heaviest samples are given out first, one to each rank in turn. In each turn the heaviest sample left goes to
+    The heaviest samples are dealt first, one to each rank in turn. In each turn the heaviest sample left goes to
     the rank that has the least so far: longest processing time first, with as many samples for each rank. Ranks
     exchange samples only within a group of ``neighbours`` ranks, such as the ranks of a machine, since every rank of a
     group reads all chunks of the group. O(samples * log samples), 0.1 us each where there are many batches.
@@ -334,7 +334,7 @@ def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) 
     weights
         Weights of the samples of each batch, in the order of dealing; shape (num_batches, batch_size).
     sizes
-        Samples that each rank gets of a batch: the first ranks may have one more than the others.
+        Samples that each rank gets of a batch: the first ranks may have one sample more.
 
     Examples
     --------

@@ -39,7 +39,7 @@ class Gaps:
         >>> Gaps.of([(0, 20, 30), (1, 5, 6), (0, 10, 22)]).ranges
         ((0, 10, 30), (1, 5, 6))
 
-        Raises `UsageError` if a range is empty or begins before 0, or there are more than a state can list.
+        Raises `UsageError` if a range is empty or begins before 0, or there are more ranges than a state can list.
         """
         joined: list[tuple[int, int, int]] = []
         for epoch, start, stop in sorted(tuple(map(operator.index, each)) for each in ranges):

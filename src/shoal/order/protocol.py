@@ -70,7 +70,7 @@ class BoundOrder(Protocol):
 
 @runtime_checkable
 class Laned(Protocol):
-    """A bound order whose chunks run side by side in lanes, each of which holds one chunk at any time."""
+    """A bound order whose chunks run side by side in lanes; a lane holds one chunk at any time."""
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
         """Return the lane of each chunk, spread over all 16 bits; chunks that mix have different lanes."""
@@ -91,7 +91,7 @@ class Dealing(Protocol):
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return a number below 2^`AXIS_BITS` for each sample: ranks get consecutive parts of a batch sorted by it.
+        """Return a number below 2^`AXIS_BITS` for each sample; ranks get consecutive parts of a batch sorted by it.
 
         Positions ascend within a batch; ``batches`` are numbered from 0.
         """
@@ -317,7 +317,7 @@ def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
     """Return the half-open span as ints, or raise `UsageError` if it leaves ``[0, num_samples)``."""
     first, end = as_whole("the first position", start), as_whole("the position to stop at", stop)
     if not 0 <= first <= end <= num_samples:
-        raise UsageError(f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})")
+        raise UsageError(f"positions [{first}, {end}) do not exist: an epoch has positions [0, {num_samples})")
     return first, end
 
 

@@ -26,7 +26,7 @@ _DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re
 
 
 def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
-    """Return the order of a name with these arguments.
+    """Return the order with this name and these arguments.
 
     >>> named_order("block", {"chunks": 16})
     Block(chunks=16)
@@ -34,7 +34,8 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
     Raises
     ------
     UsageError
-        There is no such order or argument, a value is out of its range, or the package that brings the order is broken.
+        The order or an argument does not exist, a value is out of its range, or the package that registers the order
+        is broken.
     """
     if name not in ORDERS:
         msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"
@@ -49,7 +50,7 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
 
 
 def argument_names(name: str) -> tuple[str, ...]:
-    """Return the names of the arguments of the order of a name.
+    """Return the names of the arguments of the order with this name.
 
     >>> argument_names("window")
     ('chunks', 'num_canonical_nodes')

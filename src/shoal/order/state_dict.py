@@ -76,7 +76,7 @@ class State:
         """Restore a state from the result of `to_dict`, or raise `StateError` naming the fault."""
         fields = checked(STATE, given)
         if fields["check"] != (check := _checksum(fields)):
-            msg = f"the state was changed after it was saved: its checksum is {fields['check']!r:.80}, and not {check}"
+            msg = f"the state was changed after it was saved: its checksum is {fields['check']!r:.80}, not {check}"
             raise StateError(msg, hint=_CHANGED)
         terms = {name: fields[name] for name in ("epoch", "position", "seed", "order", "index")}
         optional = {name: fields[name] for name in ("segments", "tokenizers") if name in fields}
@@ -107,7 +107,7 @@ class State:
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
         if self.order.get("name") == "mix" != order.get("name"):
-            msg = "the state was saved with a mixture, and this stream is not a mixture"
+            msg = "the state was saved with a mixture, but this stream is not a mixture"
             raise StateError(msg, hint="load it into the dataset that it was saved with")
         if self.index != index:
             msg = f"the state belongs to dataset {self.index}; this dataset is {index}"

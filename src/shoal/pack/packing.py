@@ -256,7 +256,7 @@ def _pack_iterable(
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Result of a packing; ``peak_bytes`` of all processes; ``num_workers`` is 0 if an earlier run did everything."""
+    """Result of a packing; ``peak_bytes`` covers all processes; ``num_workers`` is 0 if nothing was left to do."""
 
     summary: PackSummary
     sizing: ShardSizing

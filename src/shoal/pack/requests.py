@@ -55,7 +55,7 @@ class ShardRequest:
         """Return the requested bytes of a shard, or the recommended bytes for ``num_bytes`` in all."""
         if self.shard_bytes is None:
             return shard_sizing(num_bytes, num_readers=self.num_readers)
-        return ShardSizing(self.shard_bytes, None, 0.0, "as asked for")
+        return ShardSizing(self.shard_bytes, None, 0.0, "as requested")
 
     def settings(self, format_name: str, columns: Sequence[Column], sizing: ShardSizing) -> dict[str, Any]:
         """Return the settings of the shards, as a plan records them, with all columns of the index."""

@@ -1,4 +1,4 @@
-"""Writer of samples from code into shards, one after the other."""
+"""Writer of samples from code into shards, one after another."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Writer:
             self._ending_on_error(self._pass_over, sample)
             return
         if self._done is not None:
-            msg = f"the dataset is finished with {self._done.num_samples} samples, and this is one more"
+            msg = f"the dataset was finished with {self._done.num_samples} samples; no sample can be added"
             raise UsageError(msg, hint="pack into another directory")
         # A rejected sample leaves no trace. The encoder comes last: its first accepted sample decides for all others.
         if self._shard is not None:
@@ -170,7 +170,7 @@ class Writer:
         Raises
         ------
         UsageError
-            No sample was written, or fewer than an earlier run had finished; or the writer has ended with an error.
+            No sample was written, or fewer samples than in an earlier run; or the writer has ended with an error.
         """
         if self.summary is not None:
             return self.summary
@@ -259,8 +259,8 @@ class Writer:
         if self._done is None:
             self._parts.append(self._finished[len(self._parts)])
         if mark is not None and mark != mark_of(self._encoder.record(sample)):
-            msg = f"sample {self._num_passed - 1} is not the one that an earlier run wrote into {name}"
-            raise UsageError(msg, hint="to go on, give the same samples in the same order; or begin in a new directory")
+            msg = f"sample {self._num_passed - 1} differs from the sample that an earlier run wrote into {name}"
+            raise UsageError(msg, hint="to continue, give the same samples in the same order; or use a new directory")
 
     def _known_marks(self) -> dict[int, tuple[str, int | None]]:
         """Map the number of samples up to the end of each finished shard to its name and its last sample's mark."""
@@ -275,5 +275,5 @@ class Writer:
 
 def _check_sample(sample: object) -> None:
     if not isinstance(sample, dict | Mapping):
-        msg = f"a sample is a dict of its fields, and this is a {type(sample).__name__}: {sample!r:.80}"
+        msg = f"a sample is a dict of its fields, but this is a {type(sample).__name__}: {sample!r:.80}"
         raise UsageError(msg, hint='give {"text": ...}, for instance')

@@ -2,7 +2,7 @@
 
 All chunks of an epoch are lined up in random order. The line is cut into a run for each worker of each rank, in whole
 batches. The rest goes to a worker of the last rank, or is dropped. Two workers share a chunk on a cut. Each worker
-reads its chunks one after the other, with the samples of a chunk in blocks of 256: blocks in random order, and samples
+reads its chunks one after another, with the samples of a chunk in blocks of 256: blocks in random order, and samples
 in random order in each.
 
 With one LitData chunk in memory at a time per worker, a batch of a rank comes from as many chunks as the rank has
@@ -154,7 +154,7 @@ class _ChunkLine:
         return points
 
     def shuffled(self, place: int, size: int) -> NDArray[np.int64]:
-        """Return the order of the ``size`` samples that a worker has of the chunk at a place of the line."""
+        """Return the order in which a worker reads its ``size`` samples of the chunk at ``place``."""
         seed, num_chunks, epoch = self._seeds
         rng = np.random.RandomState([seed, num_chunks, epoch, int(self.chunk_at[place])])
         if self._window <= 1 or size < 2:

@@ -2,7 +2,7 @@
 
 In torch's ``DataLoader`` over an iterable dataset, each worker makes batches of its stream, whose last batch may be
 short, and a rank takes a batch of each worker in turn; workers that have ended are passed over. A step of the run has
-the batches of all ranks, one after the other, without ranks that have ended.
+the batches of all ranks, one after another, without ranks that have ended.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class SampleStream(Protocol):
 class RankStreams(PeerEpoch):
     """The order of one epoch of streams; no two streams have a sample in common.
 
-    If a batch has as many samples as all ranks had together, and there are as many ranks, each rank gets its own stream
-    again. A run at another world size has the same global batches, dealt otherwise.
+    With the global batch and the world size of the library's run, each rank gets its own stream. A run at another world
+    size has the same global batches, divided differently among ranks.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class RankStreams(PeerEpoch):
         ids = np.empty(stop - start, dtype=np.int64)
         at = 0
         for rows in np.split(np.arange(len(by_stream)), cuts) if len(by_stream) else ():
-            # The samples of a stream come one after the other, without gaps.
+            # The samples of a stream come one after another, without gaps.
             piece, count = by_stream[rows[0]], int(lengths[rows].sum())
             low = int(pieces.numbers[piece])
             ids[positions[at : at + count] - start] = self._streams[pieces.streams[piece]].ids(low, low + count)

@@ -74,12 +74,12 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     if num_threads is not None:
         threaded = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
         words = _counted(num_threads if threaded else 1)
-        return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was asked for")
+        return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was given")
     own = itertools.takewhile(_is_own, stages)
     num_gain = max((number for number, stage in enumerate(own, 1) if _gains(stage)), default=0)
     if not num_gain:
         if any(map(_gains, stages)):
-            return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
+            return ThreadChoice(None, "one thread: a map() function decodes, or runs before decode()")
         return ThreadChoice(None, "one thread: no stage decodes images, audio or video, or tokenizes")
     only_tokens = all(isinstance(part, Tokenize) for part in each_stage(stages[:num_gain]) if _gains(part))
     local = os.environ.get("LOCAL_WORLD_SIZE", "")  # the ranks that torchrun started on this machine

@@ -67,7 +67,7 @@ def refuse_other_fields(opened: OpenedDataset, stages: tuple[Stage, ...]) -> Non
         if lacking := sorted(everything - fields):
             owner = next(other for other, other_fields in known if lacking[0] in other_fields)
             more = f", nor {', '.join(map(repr, lacking[1:_MOST_NAMED]))}" if lacking[1:] else ""
-            msg = f"the source {name!r} has no field {lacking[0]!r}, which {owner!r} has{more}: batches need the same"
+            msg = f"the source {name!r} has no field {lacking[0]!r}, which {owner!r} has{more}: batches need all fields"
             common = sorted(everything.intersection(*(other_fields for _, other_fields in known)))
             keep = f".columns({', '.join(map(repr, common[:_MOST_NAMED]))}) keeps common fields; " if common else ""
             raise UsageError(msg, hint=f"{keep}{_ARGUMENT}")

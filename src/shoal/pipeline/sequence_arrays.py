@@ -22,7 +22,7 @@ _ADDED_FIELDS = ("lengths", "attention_mask")
 class SequenceFields:
     """Fields of sequences of ``length`` tokens.
 
-    ``key`` is the field with the tokens, of a document and of a sequence. ``separator`` is the token behind each
+    ``key`` is the field with the tokens, of a document and of a sequence. ``separator`` is the token after each
     document, or None. ``padding`` is the token that fills a sequence up. ``extras`` are some of `EXTRAS`. ``first_ids``
     are the ids of the first document of each source of a mixture, ascending.
     """
@@ -53,7 +53,7 @@ class SequenceFields:
             separator = np.array([self.separator], dtype=np.min_scalar_type(self.separator))
             tokens = np.concatenate([tokens, separator], dtype=token_type([tokens.dtype, separator.dtype]))
         if num_tokens is not None and len(tokens) != num_tokens:
-            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and {num_tokens} by the index"
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but {num_tokens} according to the index"
             msg += "" if self.separator is None else ", a separator included"
             raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
         if most is not None and len(tokens) > most:
@@ -143,14 +143,14 @@ class PaddedFields:
         """Return the tokens of a document; `UsageError` if their number is not the one in the index."""
         _check_field("batch_by_length", self.key, document, sample_id)
         if taken := [name for name in _ADDED_FIELDS if name in document]:
-            msg = f"batch_by_length() makes the field {taken[0]!r}, and the sample with id {sample_id} has one"
+            msg = f"batch_by_length() makes the field {taken[0]!r}, but the sample with id {sample_id} has one"
             raise UsageError(msg, hint=f'rename it before: .rename(other="{taken[0]}")')
         tokens = np.asarray(document[self.key])
         if not tokens.ndim or tokens.dtype.kind not in "biuf":
             msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
             raise UsageError(msg, hint="batch_by_length() takes an array of numbers for each document")
         if len(tokens) != num_tokens:
-            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and {num_tokens} by the index"
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but {num_tokens} according to the index"
             raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
         return tokens
 
@@ -174,7 +174,7 @@ class PaddedFields:
         shapes = {array.shape[1:] for array in tokens}
         if len(shapes) > 1:
             msg = f"the documents of a batch have arrays {self.key!r} with rows of the shapes {sorted(shapes)}"
-            raise UsageError(msg, hint="batch_by_length() pads along the first axis; the others must be equal")
+            raise UsageError(msg, hint="batch_by_length() pads along the first axis; the other axes must be equal")
         filled = np.full((len(tokens), width, *shapes.pop()), self.padding, dtype=dtype)
         for row, array, start, stop in zip(filled, tokens, starts.tolist(), stops.tolist(), strict=True):
             row[: stop - start] = array[start:stop]
@@ -190,10 +190,10 @@ def _check_field(verb: str, key: str, document: Any, sample_id: int) -> None:
         return
     msg = f"{verb}(key={key!r}): the sample with id {sample_id} has no such field; "
     if not isinstance(document, Mapping):
-        msg += f"it is a {type(document).__name__}, and not a dict of fields"
+        msg += f"it is a {type(document).__name__}, not a dict of fields"
         raise UsageError(msg, hint=f"put {verb}() before to_tuple(), or before map() that makes something else")
     msg += f"it has {', '.join(map(repr, document)) or 'none'}"
-    hint = f"{did_you_mean(key, document)}key= names the field with the tokens, and tokenize() makes them of text"
+    hint = f"{did_you_mean(key, document)}key= names the field with the tokens; tokenize() makes tokens from text"
     raise UsageError(msg, hint=hint)
 
 
@@ -215,7 +215,7 @@ def token_type(dtypes: Iterable[np.dtype[Any]], padding: float = 0) -> np.dtype[
     token_dtypes = set(dtypes)
     dtype = np.result_type(*token_dtypes)
     if dtype.kind in "iu" and padding != (padding // 1):  # nan, too
-        raise UsageError(f"padding={padding} is not an integer, and the tokens are of {dtype}", hint="padding=0")
+        raise UsageError(f"padding={padding} is not an integer, but the tokens are of {dtype}", hint="padding=0")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= padding <= np.iinfo(dtype).max:
         dtype = np.result_type(dtype, np.min_scalar_type(padding))
     # numpy's type for uint64 and signed integers is float64, and no token has a number of 2**63 or more

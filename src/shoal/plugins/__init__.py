@@ -1,1 +1,1 @@
-"""WHAT DO OTHER PACKAGES BRING? Formats, orders, stores, decoders, verbs and engines, by the names of entry points."""
+"""WHICH NAMES DO OTHER PACKAGES ADD? Formats, orders, stores, decoders, verbs and engines, by entry point."""

@@ -69,7 +69,7 @@ class Door(Mapping[str, Callable[..., _Made]]):
         return sum(1 for _ in self)
 
     def make(self, name: str, /, *arguments: Any, **options: Any) -> _Made:
-        """Call the maker of a name; raises `UsageError` if a package's fails or makes something else."""
+        """Call the maker of a name; raises `UsageError` if a package's maker fails, or its object lacks members."""
         if name in self._core or name in self.own:
             return self[name](*arguments, **options)
         try:
@@ -86,9 +86,10 @@ class Door(Mapping[str, Callable[..., _Made]]):
 
 
 def loaded_entry(group: str, name: str) -> Any | None:
-    """Return the object that a package brings under a name; None if no package does.
+    """Return the object that a package registers under a name; None if no package registers the name.
 
-    Raises `UsageError`, which names package, entry point and cause, if it cannot be loaded, or two packages bring it.
+    Raises `UsageError` if the object cannot be loaded, or two packages register the name. The error names package,
+    entry point and cause.
     """
     if (group, name) not in _loaded:
         entry = _entry(group, name)
@@ -102,18 +103,18 @@ def loaded_entry(group: str, name: str) -> Any | None:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the names that packages bring, sorted, without loading anything."""
+    """Return the registered names, sorted, without loading anything."""
     return tuple(sorted({entry.name for entry in _entries(group)}))
 
 
 def package_of(group: str, name: str) -> str:
-    """Return the package that brings a name, with its version; "" if none does."""
+    """Return the package that registers a name, with its version; "" if no package does."""
     entry = _entry(group, name)
     return "" if entry is None else _package(entry)
 
 
 def broken(group: str, name: str, why: str) -> UsageError:
-    """Return the error for something that a package brings and that does not work: package, entry point and cause."""
+    """Return the error for a registered object that does not work: package, entry point and cause."""
     entry = _entry(group, name)
     where = "" if entry is None else f" of the package {_package(entry)}, {entry.value},"
     msg = f"{name!r} in {group}{where} cannot be used: {why}"
@@ -133,7 +134,7 @@ def _entries(group: str) -> Collection[EntryPoint]:
     return _entries_then(group, tuple((directory, _modified_ns(directory)) for directory in sys.path))
 
 
-@lru_cache(maxsize=64)  # a name that nobody brings may be asked for once for each of a million files
+@lru_cache(maxsize=64)  # an unregistered name may be looked up once for each of a million files
 def _entries_then(group: str, _: object) -> Collection[EntryPoint]:
     from importlib.metadata import entry_points  # noqa: PLC0415  # takes twice as long as `import shoal`
 

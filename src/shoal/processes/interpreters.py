@@ -1,4 +1,4 @@
-"""Python interpreters that run this very package, and no code of the user."""
+"""Python interpreters that run this exact package, and no code of the user."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HOME = str(Path(__file__).resolve().parents[2])  # the directory that `import s
 def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a module of this package as a program; ``options`` go to `subprocess.Popen`.
 
-    The program imports the package from where this process did: installed, or in a directory that only ``sys.path``
-    knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It starts no threads
-    for linear algebra: numpy would create one per processor, for nothing.
+    The program imports the package from the same place as this process: installed, or in a directory that only
+    ``sys.path`` knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It
+    starts no threads for linear algebra: numpy would create one per processor, for nothing.
     """
     path = os.environ.get("PYTHONPATH", "")
     # Installed packages are found anyway, and their directory ahead of the standard library could shadow parts of it.

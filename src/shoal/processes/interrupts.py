@@ -33,7 +33,7 @@ _set_answer: Callable[[int, Any], Any] = _signal.signal
 class InterruptsHeld:
     """A context that defers signals: their handlers run at its end, once for each kind of signal.
 
-    Only in the main thread, since no other is interrupted, and for signals with a Python handler. With ``in_finalizer``
+    Works only in the main thread, where handlers run, and for signals with a Python handler. With ``in_finalizer``
     the handlers run a moment after the end: Python drops exceptions in a finalizer. 6 us.
     """
 
@@ -112,7 +112,7 @@ def wait_in_slices(wait: Callable[[float | None], bool]) -> None:
 
 
 def begin_elsewhere(function: Callable[[], Any]) -> None:
-    """Start a function in another thread: safe in a signal handler, since this takes no lock of Python's."""
+    """Start a function in another thread; safe in a signal handler, because no Python lock is taken."""
     _thread.start_new_thread(function, ())
 
 

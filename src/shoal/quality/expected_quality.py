@@ -89,7 +89,7 @@ class GrowingQuality:
         if self.is_assumed or first.vr <= most:
             return ""
         alike = f"samples of a shard are alike (rho = {self.shard_rho:.2g} between its chunks)"
-        shards = f"{counted(first.num_shards, 'shard')} at first, {last.num_shards:,} at last"
+        shards = f"{counted(first.num_shards, 'shard')} at the start, {last.num_shards:,} at the end"
         ratios = f"{first.vr:,.1f} times as much as in a perfect shuffle, {last.vr:,.1f} times at the end of the epoch"
         return (
             f"{alike}, and the growing order mixes {shards}: batches of {self.batch:,} vary {ratios}, and more than "

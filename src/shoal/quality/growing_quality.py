@@ -253,8 +253,8 @@ def _correlations(
 ) -> tuple[float, float, float]:
     """Return the correlation of two samples of one chunk, of two chunks of one shard, and of two shards.
 
-    The last makes the sum over all pairs zero, pairs of a sample with itself included. ``in_chunks`` and ``beside`` are
-    the ordered pairs of the first two kinds.
+    The third correlation makes the sum over all pairs zero, including pairs of a sample with itself. ``in_chunks`` and
+    ``beside`` are the numbers of ordered pairs of the first two kinds.
     """
     apart = total * (total - 1.0) - in_chunks - beside
     if apart > 0.0:

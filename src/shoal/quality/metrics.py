@@ -1,6 +1,6 @@
 """Metrics of mixing from sample ids, or from a key of each sample, in the order of delivery; pure functions.
 
-Every metric is measured against a perfect shuffle of the same samples. Batches are cut one after the other and never
+Every metric is measured against a perfect shuffle of the same samples. Batches are cut one after another and never
 across the end of an epoch; several epochs are the rows of one array.
 """
 

@@ -164,7 +164,7 @@ def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch
 
 
 def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
-    """Return the mean number of other samples of its own chunk in a sample's batch, over an epoch.
+    """Return the mean number of samples in a batch that share the chunk of a given sample, over an epoch.
 
     ``batch - 1`` if batches are cut from single chunks, and ``(batch - 1) (m - 1) / (N - 1)`` in a perfect shuffle of N
     samples in chunks of m.
@@ -175,7 +175,7 @@ def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int)
     perfect = (batch - 1.0) * layout.num_pairs / total / max(1.0, total - 1.0)
     if isinstance(order, Full):
         return perfect
-    if isinstance(order, Sequential):  # batches are cut from chunks one after the other
+    if isinstance(order, Sequential):  # batches are cut from chunks one after another
         lengths = _overlaps(_chunk_borders(samples), batch)
         return float(lengths @ (lengths - 1.0)) / float(lengths.sum())
     if isinstance(order, Block):

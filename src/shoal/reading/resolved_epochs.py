@@ -161,7 +161,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return ()
 
     def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> Self:  # noqa: ARG002
-        """Return these epochs with such changes, if the order has any."""
+        """Return these epochs with the changes of weights, if the order has any."""
         return self
 
     def num_ids_in(self, state_order: Mapping[str, Any]) -> int:  # noqa: ARG002
@@ -173,7 +173,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return True
 
     def length(self, epoch: int) -> Length:
-        """Return the positions of an epoch, gaps included, or an estimate; it hardly waits."""
+        """Return the positions of an epoch, gaps included, or an estimate; returns almost at once."""
         return Length(self.num_positions(epoch))
 
     def most_until_any(self, epoch: int, number: int) -> int:  # noqa: ARG002
@@ -265,7 +265,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return order if left is None else WithoutGaps(order, left)
 
     def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
-        """Return the ids of the stored samples behind ids of an epoch's order: documents behind sequences."""
+        """Return the ids of the stored samples for ids of an epoch's order: the documents of sequences."""
         return ids
 
     def state_at(

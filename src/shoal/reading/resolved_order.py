@@ -38,9 +38,9 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the delivered positions of each epoch; None means
-    all. ``sampling`` is how often each stored sample comes; None means once. ``gaps`` are positions that are left out
-    of some epochs. ``deals`` are positions that the ranks of an earlier part of the run have taken. With ``spills``,
-    chunks too large for the window are kept decoded on disk, so a window may be too small for two chunks.
+    all. ``sampling`` has the number of copies of each stored sample; None means one. ``gaps`` are positions that are
+    left out of some epochs. ``deals`` are positions that the ranks of an earlier part of the run have taken. With
+    ``spills``, chunks too large for the window are kept decoded on disk, so a window may be too small for two chunks.
     """
 
     index: Index

@@ -126,7 +126,7 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         """Return this order with the parameters of a state, and with ``gaps`` in addition to the gaps of the state."""
         order = {name: value for name, value in saved.order.items() if name != PACKED}
         if PACKED not in saved.order:
-            msg = "the state is one of documents, and this stream yields sequences"
+            msg = "the state is of documents, but this stream yields sequences"
             raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
         packed = dict(saved.order[PACKED]) if isinstance(saved.order[PACKED], Mapping) else {}
         changes = changes_adopted(self.changes, packed.pop(CHANGES, []), (saved.epoch, saved.position))

@@ -158,9 +158,9 @@ class Throughput:
     """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
 
     Outside of ``next()`` the consumer does its own work. Inside, it waits for bytes, or for their processing (decoding,
-    functions, batches). If a thread or processes make the batches, `add` records the time inside; it is split in the
-    proportions of their work. An iterator that makes its own batches counts that time anyway (``make_seconds``), and
-    only sets ``first`` and ``last``: a call of `add` for every sample would be noticeable.
+    functions, batches). If a thread or processes make the batches, `add` records the time inside, and the time is split
+    in proportion to their work. An iterator that makes its own batches counts this time itself (``make_seconds``), and
+    only sets ``first`` and ``last``: a call of `add` for every sample would cost noticeable time.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> counters = Counters()

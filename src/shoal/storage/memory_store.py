@@ -73,7 +73,7 @@ class MemoryStore(Store):
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Keep an object if the existing one is still ``replaces`` (None: if there is none); return True if kept."""
+        """Store an object if the stored object is ``replaces`` (None: no object is stored); return True if stored."""
         self._check_process(path)
         self._known.forget(path)
         stored = _objects.get(path)

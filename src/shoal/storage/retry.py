@@ -214,7 +214,7 @@ class RetryingStore(StoreWrapper):
         retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the existing one is still ``replaces``; return True if written.
+        """Write the whole object if the stored object is ``replaces``; return True if written.
 
         If the answer to the first attempt was lost, a later attempt may find the object already written: so it compares
         the bytes.

@@ -31,7 +31,7 @@ _SYSTEM_HINTS = {
     errno.ELOOP: "the links on this path lead in a circle",
     errno.ENAMETOOLONG: "a part of the path is longer than the file system allows",
 }
-_ENDS_OF_LINKS = {errno.ENOENT: "and nothing is there", errno.ELOOP: "and the links lead in a circle"}
+_ENDS_OF_LINKS = {errno.ENOENT: "which does not exist", errno.ELOOP: "and the links lead in a circle"}
 _STATUS_HINTS = {
     400: "the request was not understood: check the endpoint and the region",
     401: "the server wants credentials: see storage_options in docs/guides/remote-data.md",
@@ -50,8 +50,8 @@ _MAX_QUOTED = 200
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a write that found no space."""
 CHANGED_HINT = (
-    "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
-    "contents are new"
+    "shards must not change during a run; resume from the last state, and run `shoal index` first if the contents "
+    "are new"
 )
 CUT_SHORT_HINT = "it was cut short (an unfinished copy?); copy it again, or index it again"
 

@@ -66,7 +66,7 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
     for text in texts:
         if has_unescaped_password(text):
             msg = f"{without_secrets(text)}: the password in this URL has an unescaped /, ? or #, which ends a host"
-            raise SourceError(msg, hint="write %2F, %3F, %23 for them, or give it by storage_options")
+            raise SourceError(msg, hint="escape them as %2F, %3F and %23, or give the password in storage_options")
     store = _store_of(next(iter(schemes)), without_secrets(texts[0]), dict(storage_options or {}))
     if isinstance(store, HttpStore):
         for url in members_of(texts):
@@ -83,7 +83,7 @@ def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     options.pop(DEADLINE, None)  # an option of the retries
     if (filesystem := options.pop("filesystem", None)) is not None:
-        _refuse(options, "a filesystem that is handed in takes none")
+        _refuse(options, "a filesystem object takes none")
         return FileSystemStore(filesystem)
     if scheme in STORES:
         return STORES.make(scheme, options)
@@ -91,7 +91,7 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         return FileSystemStore(filesystem_of_scheme)
     msg = f"{shown}: no store knows the scheme {scheme}://"
     more = "".join(f", {other}://" for other in STORES if other not in STORES.own)
-    hint = f"shoal reads http(s)://, s3://, gs://, az://, memory://{more}, paths; with fsspec, its schemes, too"
+    hint = f"shoal reads http(s)://, s3://, gs://, az://, memory://{more}, and paths; with fsspec also its schemes"
     raise SourceError(msg, hint=hint)
 
 
@@ -132,5 +132,5 @@ def _num_open(max_open: object) -> int:
 
 def _refuse(options: Mapping[str, Any], who_takes: str) -> None:
     if options:
-        msg = f"storage_options: {who_takes}, and {', '.join(sorted(options))} was given"
+        msg = f"storage_options: {who_takes}, but {', '.join(sorted(options))} was given"
         raise UsageError(msg, hint="leave them out")

@@ -101,8 +101,8 @@ class Store(ABC):
     def map(self, path: str) -> memoryview:
         """Return the object as read-only memory. A file is mapped, so processes share it; other objects are read.
 
-        Objects are read in parts, so a broken connection does not cost all of them. Memory is taken for bytes that
-        have arrived, and not for the size that a server announces. Raises `StorageError` like `read_range`, and if
+        Objects are read in parts, so a broken connection loses only one part. Memory is allocated for bytes that have
+        arrived, not for the size that a server announces. Raises `StorageError` like `read_range`, and if
         there is not enough memory.
         """
         num_bytes = self.stat(path).num_bytes
@@ -113,7 +113,7 @@ class Store(ABC):
         except MemoryError:
             pass
         if len(read) < num_bytes:
-            msg = f"{path}: the server reports {num_bytes:,} bytes, and there is not enough memory for all of them"
+            msg = f"{path}: the server reports {num_bytes:,} bytes, but there is not enough memory for all of them"
             raise StorageError(msg, hint="is this the right object? An index has some 50 bytes for each 64 KiB of data")
         return memoryview(read).toreadonly()
 
@@ -121,7 +121,7 @@ class Store(ABC):
         """Announce that these bytes will be read soon; returns at once, and never raises: the read itself will."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Return every object below the directory ``prefix``, sorted by path if the store has them so.
+        """Return every object below the directory ``prefix``, sorted by path if the store lists in this order.
 
         Raises `StorageError` if a store cannot list.
         """
@@ -132,7 +132,7 @@ class Store(ABC):
         raise _unsupported(f"could not write {path}: this kind of store is only read", errno.EROFS)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:  # noqa: ARG002
-        """Write the whole object if the existing one is still ``replaces`` (None: if there is none); True if written.
+        """Write the whole object if the stored object is ``replaces`` (None: no object is stored); True if written.
 
         Raises `StorageError`; with errno ENOTSUP if the store cannot compare.
         """
@@ -174,7 +174,7 @@ class StoreWrapper(Store):
         self.store.put(path, data)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the existing one is still ``replaces``; return True if written."""
+        """Write the whole object if the stored object is ``replaces``; return True if written."""
         return self.store.put_if(path, data, replaces=replaces)
 
     def delete(self, path: str) -> None:

@@ -63,11 +63,12 @@ class Dataset(StageVerbs):
         order
             "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
         seed
-            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the library whose order it is.
+            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the order's library.
         window
-            Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
+            Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default: 512 MiB.
         chunk
-            Bytes that are read and moved as one; default a 1024th of the window, from one extent of the index to 8 MiB.
+            Bytes that are read and moved as one unit; default: a 1024th of the window, at least one extent, at most 8
+            MiB.
         num_canonical_nodes
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
@@ -151,7 +152,7 @@ class Dataset(StageVerbs):
         seed: int = 0,
         exclude: Any = None,
     ) -> dict[str, Dataset]:
-        """Split stored samples by a hash of their group: no group is in two splits, and none ever moves.
+        """Split stored samples by a hash of their group: a group is in one split, and never moves to another.
 
         The hash, the fractions and the seed alone decide: not the machine, other groups, or the order of names. So of
         ``g`` equal groups, a fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``.
@@ -159,13 +160,13 @@ class Dataset(StageVerbs):
         Parameters
         ----------
         fractions
-            By name, above 0; if they sum to less than 1, the rest is in no split.
+            By name, above 0; if their sum is below 1, the remaining samples are in no split.
         by
-            What samples of a group share: a column of the index (compared by its texts, if it has any), ``"shard"``,
-            ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By default each
-            sample is a group of its own, known by the name of its shard and its number there.
+            The value that samples of a group share: a column of the index (compared by its texts, if it has any),
+            ``"shard"``, ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By
+            default each sample is a group of its own, known by the name of its shard and its number there.
         group
-            A function from that value to the group: ``lambda key: key.split("_")[0]``.
+            A function from this value to the group: ``lambda key: key.split("_")[0]``.
         seed
             Another seed gives other splits.
         exclude
@@ -174,7 +175,7 @@ class Dataset(StageVerbs):
         Raises
         ------
         UsageError
-            After `shuffle`, `sample` or `batch`; there is no such column; or a split gets no sample.
+            `shuffle`, `sample` or `batch` was called before; the column does not exist; or a split gets no sample.
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
@@ -222,7 +223,7 @@ class Dataset(StageVerbs):
     ) -> Self:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
-        May be called anywhere in the chain, once. ``ds[i]`` heeds only ``verify``, and raises the sample's error.
+        May be called anywhere in the chain, once. ``ds[i]`` uses only ``verify``, and raises the sample's error.
 
         Parameters
         ----------
@@ -236,19 +237,19 @@ class Dataset(StageVerbs):
             "skip" leaves out are added. Several processes of a machine may share it.
         copy
             If true (the default), values own their bytes. If false, values of tar samples are `memoryview` of the bytes
-            of their chunk, which stays in memory as long as any of them: ``pinned_bytes`` in `stats`, on top of the
-            window. Other formats copy all the same, and so do worker processes.
+            of their chunk, which stays in memory as long as any value: ``pinned_bytes`` in `stats`, on top of the
+            window. Other formats and worker processes always copy.
         memory_limit
             Maximum bytes of chunks in the memory of this process (``"512MiB"``): in use, read ahead and in flight
             together. If the order needs more, chunks are evicted and read again: ``num_rereads`` in `stats`.
         verify
-            Compare checksums of the index when bytes arrive from a remote store ("arrival"), or also for local files,
-            and for samples that are read alone, which are then read with their whole extent ("always"). An index has
-            checksums if it was built with ``shoal index --checksum``.
+            "arrival" compares checksums of the index when bytes arrive from a remote store. "always" also compares
+            checksums of local files, and of samples that are read alone, which are then read with their whole extent.
+            An index has checksums if it was built with ``shoal index --checksum``.
         deadline
             Seconds of retries of a read from a remote store before its error is raised (by default
-            `deadline_seconds` of `storage_options`, else 120). A last attempt still in flight then is awaited, for
-            `timeout_seconds` of `storage_options`, or longer while bytes arrive.
+            `deadline_seconds` of `storage_options`, else 120). An attempt in flight at the deadline may finish: it has
+            `timeout_seconds` of `storage_options`, and longer while bytes arrive.
         hedge
             If true, a request slower than nearly all others is sent a second time, and the first response is used.
         progress
@@ -283,7 +284,7 @@ class Dataset(StageVerbs):
 
     @property
     def growth(self) -> Growth | None:
-        """Shards indexed so far and the estimate of samples, in the order of ``index="grow"``; None in another one."""
+        """Shards indexed so far and the estimated number of samples of ``index="grow"``; None for a complete index."""
         return self.stream.growth
 
     @property
@@ -302,7 +303,7 @@ class Dataset(StageVerbs):
         return class_names(self.stream.spec.opened.one("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:
-        """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
+        """Return the names for a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
         return class_names(self.stream.spec.opened.one("class_names()"), as_text("class_names()", field))
 
     def index_column(self, name: str) -> NDArray[Any]:
@@ -328,19 +329,19 @@ class Dataset(StageVerbs):
         """Predict how well batches will be mixed, from the index and the order alone; no data is read.
 
         Predictions are within 10 % of measurements; orders without a formula are measured: storage order, and a buffer
-        with a key. `shoal.measure.audit` measures any order. In the growing order, ``first_epoch`` of the result tells
-        how few shards mix at first, by the sizes of all shards and the first indexes, without waiting.
+        with a key. `shoal.measure.audit` measures any order. For ``index="grow"``, ``first_epoch`` of the result
+        predicts the first epoch, which mixes few shards at first; the prediction does not wait for the index.
 
         Parameters
         ----------
         batch
-            Samples in a global batch; default that of `batch`, else 256.
+            Samples in a global batch; default: the global batch of `batch`, else 256.
         key
-            The property that should be mixed: the label of each sample by id, a column of the index (``"label"``),
-            ``"shard"`` or ``"bytes"``. Its correlation inside chunks is measured. Default: the worst case, each chunk
-            of a single kind.
+            The property to mix: the label of each sample by id, a column of the index (``"label"``), ``"shard"`` or
+            ``"bytes"``. The correlation of the property inside chunks is measured. Default: the worst case, each
+            chunk of a single kind.
         rho
-            That correlation, if you know it: 0 for data that were shuffled when written, 1 for the worst case.
+            The correlation inside chunks, if you know it: 0 for data shuffled before writing, 1 for the worst case.
         """
         stream = self.stream
         if batch is None and stream.spec.batching is not None:
@@ -375,7 +376,7 @@ class Dataset(StageVerbs):
         Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
         """
         if self.stream.spec.filters:
-            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
+            msg = "as_map() gives a sample for every id, but this dataset has a filter()"
             raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
         return self.stream.by_id
 

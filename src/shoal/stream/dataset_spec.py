@@ -49,7 +49,7 @@ class Refusal(NamedTuple):
 
 _MADE_BATCHES = Refusal(
     lambda spec, _: spec.batching and spec.batching.verb,
-    "{verb} works on samples, and was called after {earlier}",
+    "{verb} works on samples, but was called after {earlier}",
     "put {verb} before {earlier}; only map() works on batches",
 )
 _MADE_THEM_ALREADY = _MADE_BATCHES._replace(
@@ -60,7 +60,7 @@ _MADE_THEM_ALREADY = _MADE_BATCHES._replace(
 )
 _PACKED = Refusal(
     lambda spec, _: spec.rows.verb,
-    "{verb} works on documents, and was called after {earlier}, which makes sequences of them",
+    "{verb} works on documents, but was called after {earlier}, which makes sequences of them",
     "put {verb} before {earlier}; only map() works on batches, after batch()",
 )
 _LEFT_OUT = Refusal(
@@ -70,12 +70,12 @@ _LEFT_OUT = Refusal(
 )
 _FILTERED = Refusal(
     lambda spec, _: any(isinstance(stage, Filter) for stage in spec.stages),
-    "{verb} counts samples before any filter, and was called after filter()",
+    "{verb} counts samples before any filter, but was called after filter()",
     "put {verb} before filter()",
 )
 _SAMPLED = Refusal(
     lambda spec, _: spec.request is None and spec.sampling is not None,
-    "{verb} chooses stored samples, and was called after sample()",
+    "{verb} chooses stored samples, but was called after sample()",
     "put {verb} before sample()",
 )
 _BATCHED = (_MADE_THEM_ALREADY, _MADE_BATCHES)
@@ -190,7 +190,7 @@ class DatasetSpec:
         if self.request is not None:
             return shuffled
         if self.sampling is not None and request.has_own_length:
-            msg = f"{request.order!r} decides itself how often samples come, and was asked for after sample()"
+            msg = f"{request.order!r} decides itself how often samples come, so sample() cannot come before"
             raise UsageError(msg, hint="an order of shoal itself, such as shuffle(), takes sampled datasets")
         if request.has_own_length and self.num_samples and not shuffled.num_samples:
             msg = f"{request.order!r} drops all of {self.num_samples:,} samples: they do not fill what it deals out"
@@ -218,7 +218,7 @@ class DatasetSpec:
         """Keep only these samples: stored samples before `shuffle`, positions of every epoch after it."""
         self.refuse(verb, CHOSEN)
         if self.request is not None and self.request.varies:
-            msg = f"{verb} chooses positions of every epoch, and epochs of this mixture differ in length"
+            msg = f"{verb} chooses positions of every epoch, but epochs of this mixture differ in length"
             raise UsageError(msg, hint=f"{verb[:-1]}...) on its sources")
         if not len(runs):
             raise UsageError(f"{verb} leaves none of {self.num_samples} samples")
@@ -239,7 +239,7 @@ class DatasetSpec:
         self.refuse("batch()", _BATCHED)
         batched = replace(self, batching=batching)
         if batching.balance and not batched.batcher.weighs:
-            msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
+            msg = 'batch(balance="attention") weighs sequences by lengths in the index, but there are none'
             raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
         if batching.num_steps is not None and not batched.batcher.counts_share:
             msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; ranks of this dataset do not"

@@ -102,7 +102,7 @@ class Stream:
         resolved.begin(rank, world_size)
         first = resolved.first(spec.source)
         if batcher.makes_arrays and collate is not usual_collate:
-            msg = "collate_fn= makes a batch of samples, and pack_sequences() makes the arrays itself"
+            msg = "collate_fn= makes a batch of samples, but pack_sequences() makes the arrays itself"
             raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
         if partition.batched and not batcher.makes_arrays and collate is usual_collate:
             refuse_other_fields(first.opened, spec.stages)
@@ -132,7 +132,7 @@ class Stream:
         if message := warning_of(resolved, batch):
             warnings.warn(message, ShuffleWarning, stacklevel=4)
         if not partition.num_batches(num_samples := resolved.num_samples_of(epoch)):
-            text = "remainder=%r leaves no batch: an epoch has %s samples, and a global batch of %s ranks has %s"
+            text = "remainder=%r leaves no batch: an epoch has %s samples, but a global batch of %s ranks has %s"
             _log.warning(text, partition.remainder, num_samples, partition.world_size, partition.global_batch)
 
     def stay(self) -> None:
@@ -219,6 +219,6 @@ class Stream:
         partition, order = self._partition(size), self.resolved.epoch(count_of(epoch, f"{verb}(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
         if step >= num_batches:
-            msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
+            msg = f"there is no step {step}: an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
         return partition.share(order, rank, step, step + 1).ids

@@ -33,7 +33,7 @@ def open_dataset(
     index_columns: ColumnsLike = (),
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
-    """Open shards in place: a file, directory, glob, brace pattern, list of those, an index file, or a mixture file.
+    """Open shards in place: a file, a directory, a glob, a brace pattern, a list, an index file, or a mixture file.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def open_dataset(
     index
         Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
         none, an index is built and cached. ``"grow"`` starts before the index is complete: `Dataset.shuffle` first
-        shuffles a few shards that are indexed in seconds, and the other shards are indexed meanwhile
+        shuffles a few shards that are indexed in seconds, and indexes the other shards meanwhile
         (docs/guides/first-batch.md). ``"wait"`` always builds the whole index first. By default, a process that is the
         only rank grows the index if building it would take more than a few seconds; a log line says so.
     format
@@ -70,7 +70,8 @@ def open_dataset(
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
         size, which defaults to half of the free space. True: 1 GiB for the duration of the run, in shared memory or,
-        without it, in temporary files. Default: no cache; each process reads for itself, from memory alone.
+        without it, in temporary files. Default: no cache; each process reads its own data, and keeps the data only in
+        memory.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def open_dataset(
     shards = partial(_open_shards, publish_index=publish_index, index_columns=index_columns, cache=cache)
     if format is None and is_mixture_file(source):
         if index is not None:
-            msg = f"{printed(source)}: index= belongs to one dataset, and this is a mixture file"
+            msg = f"{printed(source)}: index= belongs to one dataset, but this is a mixture file"
             raise UsageError(msg, hint="name the index in the file, at its source")
         opener = MixtureOpener(shards, split, storage_options)
         return opener.opened(cast("str | os.PathLike[str]", source))

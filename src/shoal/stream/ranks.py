@@ -83,7 +83,7 @@ def rank_and_world_size(
 ) -> tuple[int, int]:
     """Return the rank and world size from the arguments, else from the launcher, else of a single rank.
 
-    `UsageError` if two sources disagree, and the message names both; or if a source reports an invalid rank.
+    Raises `UsageError` if two sources disagree, or a source reports an invalid rank.
     """
     if given is not None:
         rank, world_size = _whole("rank", given[0]), _whole("world_size", given[1])

@@ -160,7 +160,7 @@ class Request:
 
     @property
     def num_body_bytes(self) -> int:
-        """Number of bytes behind the head."""
+        """Number of bytes after the head."""
         return int(self.headers.get("content-length", "0"))
 
 

@@ -79,7 +79,7 @@ def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, sam
     _check_scan(known, scan)
     decoded_bytes = 0 if scan.piece_decoded_bytes is None else int(scan.piece_decoded_bytes.sum())
     allowed = memory_limit_bytes + 4 * (len(known.data) + decoded_bytes)
-    require(used_bytes <= allowed, known, f"a scan took {used_bytes} bytes of memory, and {allowed} are allowed")
+    require(used_bytes <= allowed, known, f"a scan took {used_bytes} bytes of memory, but {allowed} are allowed")
     copies = (pickle.loads(pickle.dumps(format)), copy.deepcopy(format))  # noqa: S301  # processes get such copies
     for other in (format, *copies, *(same_as if len(known.data) <= _MIB else ())):
         _check_same_scan(known, scan, known.scan(other))
@@ -110,13 +110,13 @@ def _check_scan(known: KnownShard, scan: ShardScan) -> None:
         require(fine, known, "piece_decoded_bytes has one value a piece, none negative")
     _check_ends(known, scan)
     num_samples, expected = scan.num_samples, len(known.samples)
-    require(num_samples == expected, known, f"a scan finds {num_samples} samples, and {expected} are there")
+    require(num_samples == expected, known, f"a scan finds {num_samples} samples instead of {expected}")
     head = dict(scan.head)
     try:
         again = json.loads(json.dumps(head, allow_nan=False))
     except (TypeError, ValueError) as error:
         require(False, known, f"the head of a scan is not JSON: {error}")
-    require(same(again, head), known, f"the head of a scan is {head!r:.200}, and {again!r:.200} after JSON")
+    require(same(again, head), known, f"the head of a scan is {head!r:.200}, but {again!r:.200} after JSON")
     counts = {(type(name), type(count)) for name, count in scan.notes.items()} <= {(str, int)}
     require(counts, known, "notes are counts by name")
 
@@ -169,13 +169,13 @@ def _check_span(format: Format, known: KnownShard, scan: ShardScan, first: int, 
 def _check_records(
     records: Records, known: KnownShard, expected: Sequence[Sample], crcs: list[int], label: str
 ) -> None:
-    require(len(records) == len(expected), known, f"{label}: {len(records)} samples, and {len(expected)} are there")
+    require(len(records) == len(expected), known, f"{label}: {len(records)} samples instead of {len(expected)}")
     own_crcs = records.layout_crcs().tolist()
-    require(own_crcs == crcs, known, f"{label}: layout CRCs {own_crcs[:5]}, and by the scan {crcs[:5]}")
+    require(own_crcs == crcs, known, f"{label}: the layout CRCs are {own_crcs[:5]}, but the scan has {crcs[:5]}")
     for number in reversed(range(len(expected))):
         sample = records.sample(number)
         fine = same(sample, expected[number])
-        require(fine, known, f"{label}: sample {number} is {sample!r:.300}, and should be {expected[number]!r:.300}")
+        require(fine, known, f"{label}: sample {number} is {sample!r:.300}, but should be {expected[number]!r:.300}")
     columns = records.columns() if isinstance(records, ColumnRecords) else None
     if columns is None:
         return
@@ -199,9 +199,9 @@ def _check_wrong_count(format: Format, known: KnownShard, scan: ShardScan) -> No
         except ShardError:
             continue
         except Exception as error:
-            words = f"{wrong} samples are asked for where {len(known.samples)} are, which raises {error!r}"
+            words = f"parse() of {wrong} samples instead of {len(known.samples)} raises {error!r}"
             raise AssertionError(f"{format.name}, shard {known.name!r}: {words}") from error
-        require(False, known, f"{wrong} samples are given out where {len(known.samples)} are")
+        require(False, known, f"parse() returns {wrong} samples instead of {len(known.samples)}")
 
 
 def _check_single_samples(format: Format, known: KnownShard, scan: ShardScan) -> None:  # noqa: A002

@@ -128,14 +128,14 @@ def check_damage(
         broken = replace(known, data=damage.data)
         where = f"{damage.kind} at byte {damage.byte} (number {number})"
         answers, used_bytes = measured(partial(answers_of_damaged, format, broken, scan, damage, where))
-        require(used_bytes <= allowed, known, f"{where}: took {used_bytes} bytes of memory, and {allowed} are allowed")
+        require(used_bytes <= allowed, known, f"{where}: took {used_bytes} bytes of memory, but {allowed} are allowed")
         num_refused += any(answer.error is not None for answer in answers)
         if detects_damage and damage.kind in ("cut", "flip"):
             for answer in answers:
                 right = answer.error is not None or (
                     answer.number < len(known.samples) and same(answer.sample, known.samples[answer.number])
                 )
-                require(right, known, f"{where}: sample {answer.number} is given out as {answer.sample!r:.300}")
+                require(right, known, f"{where}: sample {answer.number} is returned as {answer.sample!r:.300}")
     return DamageCount(count, num_refused)
 
 
@@ -203,7 +203,7 @@ def _attempt(
         raise
     except Exception as error:
         kind = type(error).__name__
-        msg = f"{broken.format_name}, shard {broken.name!r}: {where}: {what} raises {kind} where ShardError is due: "
+        msg = f"{broken.format_name}, shard {broken.name!r}: {where}: {what} raises {kind} instead of ShardError: "
         msg += str(error)
         raise AssertionError(msg) from error
 
@@ -212,7 +212,7 @@ def _check_error(error: ShardError, broken: KnownShard, where: str, num_bytes: i
     # Errors about decompressed data name a byte of that data.
     end = num_bytes if not broken.is_decoded else error.byte
     inside = error.byte is None or 0 <= error.byte <= (end or 0)
-    text = f"{where}: the error names byte {error.byte}, and the shard has {num_bytes}"
+    text = f"{where}: the error names byte {error.byte}, but the shard has {num_bytes}"
     require(inside, broken, f"{text}: {error.message}")
     require(error.shard == broken.name, broken, f"{where}: the error names shard {error.shard!r}")
     require(bool(error.hint), broken, f"{where}: the error does not say what to do: {error.message}")

@@ -28,7 +28,7 @@ class KnownShard:
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
         """Return the bytes of a range in the shard, sometimes as a view."""
         inside = 0 <= first_byte <= end_byte <= len(self.data)
-        require(inside, self, f"bytes [{first_byte}, {end_byte}) are asked for, and the shard has {len(self.data)}")
+        require(inside, self, f"bytes [{first_byte}, {end_byte}) are requested, but the shard has {len(self.data)}")
         data = self.data[first_byte:end_byte]
         return data if first_byte % 2 else memoryview(data)
 

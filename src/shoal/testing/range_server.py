@@ -348,7 +348,7 @@ class Delivery:
 
 
 def receive(connection: socket.socket, rest: bytes) -> tuple[Request | None, bytes]:
-    """Return the next request, and the bytes after it; None if the client has left. `ValueError` for other bytes."""
+    """Return the next request and the bytes after it; None if the client has left. Raises `ValueError`: bad bytes."""
     while b"\r\n\r\n" not in rest:
         more = connection.recv(1 << 16)
         if not more or len(rest) > _MAX_HEAD_BYTES:

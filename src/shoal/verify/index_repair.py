@@ -49,7 +49,7 @@ def repair_index(
         raise UsageError(msg, hint="`shoal index` makes one")
     if output is None and scheme_of(path) in ("http", "https"):
         msg = f"{path}: the index cannot be written here: nothing is written over http"
-        raise UsageError(msg, hint="output= writes it elsewhere: put it beside the shards, or open with index=")
+        raise UsageError(msg, hint="write it elsewhere with output=, and copy it beside the shards, or pass index=")
     where, to = (path, index_store) if output is None else output
     if lost := [damage for damage in report.damages if not damage.is_of_index]:
         msg = f"the index was left as it is: shards are damaged too, first {lost[0].shard}"
@@ -100,7 +100,7 @@ def _refuse_part(old: Index, path: str, store: Store) -> None:
     """Raise `UsageError` if the new index would lack shards of the old index."""
     num_shards = decode(store.map(path)).num_shards
     if num_shards != old.num_shards:
-        msg = f"{path}: the index was left as it is: it has {num_shards} shards, and {old.num_shards} were named"
+        msg = f"{path}: the index was left as it is: it has {num_shards} shards, but {old.num_shards} were named"
         raise UsageError(msg, hint=f"verify all: `shoal verify {path} --repair-index`; output= writes elsewhere")
 
 

@@ -171,7 +171,7 @@ def _framed(opened: Opened, shard: int, info: ObjectInfo) -> VerifyReport:
         return VerifyReport()
     begin, end, num_bytes = int(index.extent_first_byte[extents][0]), int(ends[-1]), int(index.shard_bytes[shard])
     if info.num_bytes != num_bytes:
-        what = f"the shard has {info.num_bytes} bytes, and had {num_bytes} when it was written"
+        what = f"the shard has {info.num_bytes} bytes, but had {num_bytes} when it was written"
         return VerifyReport([Damage("checksum", name, min(info.num_bytes, num_bytes), None, what)])
     path, crc = opened.paths[shard], 0
     for first, after in ((0, begin), (end, num_bytes)):
@@ -179,7 +179,7 @@ def _framed(opened: Opened, shard: int, info: ObjectInfo) -> VerifyReport:
             crc = zlib.crc32(opened.store.read_range(path, first, after), crc)
     if crc == known:
         return VerifyReport()
-    what = f"bytes before the samples, which begin at {begin}, or behind them, from {end} on, differ from those written"
+    what = f"bytes before the samples (up to {begin}) or after them (from {end} on) differ from the written bytes"
     return VerifyReport([Damage("checksum", name, 0 if begin else end, None, what)])
 
 

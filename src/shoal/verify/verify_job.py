@@ -63,7 +63,7 @@ class VerifyTask:
     decode: Decode | None = None
 
     def __call__(self) -> UnitVerified:
-        """Read the shards, leave a report on them, and return its counts."""
+        """Check the shards, store a report, and return the counts of the report."""
         report = check_shards(self.opened, decode=self.decode)
         report.damages = [
             replace(damage, samples=tuple(self.first_sample + sample for sample in damage.samples))
@@ -97,7 +97,7 @@ class VerifyJob:
         Raises
         ------
         UsageError
-            There is no such unit.
+            The unit does not exist.
         """
         check_unit(number, self.num_units)
         opened = cast("Opened", self.dataset.opened)  # without one there are no units
@@ -114,7 +114,7 @@ class VerifyJob:
         Raises
         ------
         UsageError
-            There is no such unit.
+            The unit does not exist.
         StorageError
             Existing bytes could not be read, for a reason that may not be damage; or the part cannot be written.
         """

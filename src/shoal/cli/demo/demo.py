@@ -138,7 +138,7 @@ def _pack_and_index(library: FileSet, directory: Path, scale: Scale) -> tuple[In
     """Pack and index the files; return the index, and facts about sizes and times."""
     if len(library.files) < 4 * BATCH:
         msg = f"the standard library of this Python is {len(library.files)} files; the demonstration needs {4 * BATCH}"
-        raise UsageError(msg, hint="a Python that does not keep its library in one archive")
+        raise UsageError(msg, hint="run a Python whose standard library is not in an archive")
     began_seconds = time.perf_counter()
     with Progress(total=library.num_bytes, label="packing", unit="bytes") as progress:
         paths = pack(library.files, directory, num_shards=scale.num_shards, progress=progress.advance)

@@ -16,7 +16,7 @@ from shoal.figures import format_bytes
 from shoal.formats.decoding.images import IMAGE_SUFFIXES
 from shoal.pack.inputs.sample_fields import SampleFields
 
-# A preview reads at most so many characters or bytes of a field: wider than any terminal.
+# A preview reads at most this many characters or bytes of a field: wider than any terminal.
 _MOST_SHOWN = 4096
 
 

@@ -72,7 +72,7 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
     name, address = arguments.engine, arguments.address
     if name == _LOCAL:
         if address is not None:
-            msg = f"--address {_shown(address)} names a cluster, and --engine local runs on this machine"
+            msg = f"--address {_shown(address)} names a cluster, but --engine local runs on this machine"
             raise UsageError(msg, hint="--engine spark or --engine ray")
         return None
     if name not in ENGINES.own:
@@ -103,7 +103,7 @@ def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgr
 
 
 def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
-    """Run a job on Ray, connecting or starting it; disconnect at the end unless it was connected before."""
+    """Run a job on Ray: connect to a cluster, or start one; disconnect at the end unless already connected before."""
     import ray  # noqa: PLC0415  # optional, and slow to import
 
     was_connected = ray.is_initialized()

@@ -72,7 +72,7 @@ def read_keys(path: str) -> NDArray[Any]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: keys are lines of UTF-8, and byte {error.start} is not") from None
+        raise UsageError(f"{path}: keys are lines of UTF-8, but byte {error.start} is not") from None
     return np.array([line for line in lines if line])
 
 
@@ -82,7 +82,7 @@ def read_array(path: str) -> NDArray[Any]:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):
         msg = f"{path}: this is not an array as numpy.save() writes it"
-        raise UsageError(msg, hint="object arrays are not read, because that would run code of the file") from None
+        raise UsageError(msg, hint="object arrays are not read: they can run code from the file") from None
     if not isinstance(array, np.ndarray):  # an .npz archive
         raise UsageError(f"{path}: this is an archive of several arrays; one array is needed")
     return array

@@ -101,7 +101,7 @@ def names_mixture(arguments: argparse.Namespace) -> bool:
 def refuse_mixture(arguments: argparse.Namespace) -> None:
     """Raise `UsageError` if the source is a mixture file; for verbs about one dataset."""
     if names_mixture(arguments):
-        msg = f"{printed(source_of(arguments))} is a mixture file, and `shoal {arguments.verb}` works on one dataset"
+        msg = f"{printed(source_of(arguments))} is a mixture file, but `shoal {arguments.verb}` works on one dataset"
         hint = "call it for each source; mix, plan, head, trace, audit, bench and verify take the file"
         raise UsageError(msg, hint=hint)
 
@@ -160,7 +160,7 @@ def _requested_format(text: str) -> str | Format:
             msg = f"{text} cannot be made without arguments ({error}): name an object of it, module:NAME"
             raise argparse.ArgumentTypeError(msg) from None
     if missing := [member for member in ("name", *FORMAT_MEMBERS) if not hasattr(custom, member)]:
-        msg = f"{text}: this is no format, since it has no {', '.join(missing)} (docs/guides/add-a-format.md)"
+        msg = f"{text}: this object is not a format: it lacks {', '.join(missing)} (docs/guides/add-a-format.md)"
         raise argparse.ArgumentTypeError(msg)
     return cast("Format", custom)
 

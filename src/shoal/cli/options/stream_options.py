@@ -75,7 +75,7 @@ def open_mixture(arguments: argparse.Namespace) -> MixedDataset:
     index, options = getattr(arguments, "index", None), storage_options_of(arguments)
     dataset = open_dataset(source_of(arguments), split=arguments.split, index=index, storage_options=options)
     if not isinstance(dataset, MixedDataset):
-        msg = f"{printed(source_of(arguments))} is no mixture file, which ends with .yaml or .yml"
+        msg = f"{printed(source_of(arguments))} is not a mixture file: mixture files end with .yaml or .yml"
         raise UsageError(msg, hint="docs/mixture-files.md describes them")
     return dataset
 
@@ -86,11 +86,11 @@ def shuffled_mixture(arguments: argparse.Namespace) -> MixedDataset:
 
 
 def in_order_of(dataset: MixedDataset, arguments: argparse.Namespace) -> MixedDataset:
-    """Return the mixture in the order of its file, or in the order of the options if it has none."""
+    """Return the mixture in the order of its file, or in the order of the options if the file has none."""
     if not getattr(dataset.stream.spec.request, "is_shuffled", False):
         return MixedDataset(dataset.stream.spec.in_order(requested_order(arguments)))
     if options := given_order_options(arguments):
-        msg = f"{printed(source_of(arguments))} has an order, and {options[0]} asks for another order"
+        msg = f"{printed(source_of(arguments))} has an order, but {options[0]} asks for another order"
         raise UsageError(msg, hint="change it in the file")
     return dataset
 

@@ -131,7 +131,7 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     output.say()
     if cluster.latency_seconds:  # without latency, shards of any size are read at full speed
         output.say(
-            f"Shards read whole, one after the other: at least {shards['shard_bytes'] / 1e9:.3g} GB each for 1 % "
+            f"Shards read whole, one after another: at least {shards['shard_bytes'] / 1e9:.3g} GB each for 1 % "
             f"overhead, {shards['num_shards']:,} of them."
         )
     output.say(

@@ -76,7 +76,7 @@ class PlannedCache:
         if self.budget_bytes >= self.least_bytes:
             return ""
         budget, least = format_bytes(self.budget_bytes), format_bytes(self.least_bytes)
-        return f"the cache may take {budget}, and the windows of a node hold {least}"
+        return f"the cache may take {budget}, but the windows of a node hold {least}"
 
     @property
     def warnings(self) -> list[str]:
@@ -89,7 +89,7 @@ class PlannedCache:
         if self.num_spilled:
             chunks = counted(self.num_spilled, "chunk")
             warnings.append(
-                f"Too large for the window: {chunks}, to be decoded into the cache. The plan leaves that out."
+                f"Too large for the window: {chunks}, to be decoded into the cache. The plan does not count this."
             )
         return warnings
 
@@ -114,7 +114,7 @@ _FACTS = {
 
 
 def cache_advice(record: Mapping[str, Any], least_bytes: int) -> str:
-    """Return the saving of a cache if ranks of a node read the same chunks; empty if it is small."""
+    """Return the saving of a cache if ranks of a node read the same chunks; empty for a small saving."""
     now, then = record["amplification"], record["amplification_with_cache"]
     if "node_epochs" in record or then > _LITTLE_SAVED * now:
         return ""

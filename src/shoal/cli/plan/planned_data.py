@@ -253,7 +253,7 @@ def _listed_shards(arguments: argparse.Namespace) -> ListedShards:
     names = [name for name in ("order", "chunks", "samples", "pack_sequences") if getattr(arguments, name) is not None]
     if names:
         option = option_of(names[0])
-        msg = f"--index {_GROW} is an order of its own, before samples are counted, and {option} asks for another"
+        msg = f"--index {_GROW} sets the order before samples are counted, but {option} asks for another order"
         raise UsageError(msg, hint=f"leave out {option}; --window, --chunk, --num-canonical-nodes and --seed apply")
     dataset = open_dataset(
         source_of(arguments),
@@ -264,7 +264,7 @@ def _listed_shards(arguments: argparse.Namespace) -> ListedShards:
     )
     resolved = dataset.shuffle(seed=arguments.seed).stream.resolved
     if not isinstance(resolved, ResolvedGrowing):
-        msg = f"{printed(source_of(arguments))} has an order of its own, and does not grow"
+        msg = f"{printed(source_of(arguments))} has a fixed order, and does not grow"
         raise UsageError(msg, hint=f"leave out --index {_GROW}")
     growing = resolved.growing
     if arguments.sample_bytes is None:

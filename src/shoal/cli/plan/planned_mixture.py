@@ -80,13 +80,13 @@ def _refuse_unplanned(arguments: argparse.Namespace, cluster: Cluster) -> None:
     """Raise `UsageError` for options that are not planned for mixtures."""
     path = printed(source_of(arguments))
     if cluster.cache_bytes is not None:
-        msg = f"--cache is planned for one dataset, and {path} is a mixture: its sources repeat at different times"
+        msg = f"--cache is planned for one dataset, but {path} is a mixture: its sources repeat at different times"
         raise UsageError(msg, hint="leave out --cache, or plan a source by itself")
     if arguments.pack_sequences is not None:
-        msg = f"--pack-sequences is planned for one dataset, and {path} is a mixture"
+        msg = f"--pack-sequences is planned for one dataset, but {path} is a mixture"
         raise UsageError(msg, hint="`shoal mix FILE --pack-sequences LENGTH` counts its steps; or plan each source")
     if arguments.index is not None:
-        msg = f"{path} is a mixture, and --index names the index of one dataset"
+        msg = f"{path} is a mixture, but --index names the index of one dataset"
         raise UsageError(msg, hint="index: beside the path of a source, in the file")
 
 

@@ -1,4 +1,4 @@
-"""Plan what the arguments of `shoal plan` describe, and the same with one thing changed."""
+"""The plan that the arguments of `shoal plan` describe, and variants with one argument changed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     for name in ("latency", "step_seconds", "get_price", "gigabyte_price"):
         value = getattr(arguments, name)
         if value is not None and not (math.isfinite(value) and value >= 0.0 and (value or name != "step_seconds")):
-            raise UsageError(f"{option_of(name)} must not be negative, and a step takes some time; got {value}")
+            bound = "above 0" if name == "step_seconds" else "0 or above"
+            raise UsageError(f"{option_of(name)} must be {bound}; got {value}")
     if arguments.global_batch < arguments.nodes * arguments.ranks_per_node:
         num_ranks = arguments.nodes * arguments.ranks_per_node
         msg = f"a global batch of {arguments.global_batch} has no sample for each of {num_ranks} ranks"
@@ -108,7 +109,7 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
     if length is None:
         return {}
     if resolved is None:
-        msg = "--pack-sequences packs documents by their lengths, and numbers alone have none"
+        msg = "--pack-sequences needs the lengths of documents, but --num-samples gives none"
         raise UsageError(msg, hint="give SOURCE, with a column of lengths in its index")
     by_strategy: dict[str, dict[str, float]] = {}
     documents = resolved.epoch(0)

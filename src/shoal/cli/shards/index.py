@@ -94,10 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
     engine = engine_of(arguments, label="indexing", unit="units")
     check_plan_arguments(arguments, engine)
     if engine is not None and columns:
-        msg = f"--columns reads samples on this machine, and --engine {engine.name} builds the index elsewhere"
+        msg = f"--columns reads samples on this machine, but --engine {engine.name} builds the index elsewhere"
         raise UsageError(msg, hint="build the index first, then run `shoal index FILE --columns`")
     if engine is not None and arguments.workers is not None:
-        msg = f"--workers counts processes of this machine, and --engine {engine.name} has its own"
+        msg = f"--workers counts processes of this machine, but --engine {engine.name} has its own"
         raise UsageError(msg, hint="leave out --workers")
     shards, suffixes = shards_of(source, arguments.format, store)
     if shards.kind == "index":
@@ -179,7 +179,7 @@ def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Co
         "--split without --output": arguments.split is not None and arguments.output is None,
     }
     if wrong := [option for option, is_given in options.items() if is_given]:
-        msg = f"{printable(path)}: columns are added to this index, and {wrong[0]} asks for another index"
+        msg = f"{printable(path)}: columns are added to this index, but {wrong[0]} asks for another index"
         raise UsageError(msg, hint="name the shards to build a new index")
     began_seconds = time.monotonic()
     storage_options = storage_options_of(arguments)
@@ -261,7 +261,7 @@ def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column])
         sources = before.metadata.get(COLUMN_SOURCES, {})
         known = [(name, sources[name]["asked"]) for name in lost if name in sources]
         words = [name if name == column else f"{name}={column}" for name, column in known]
-        msg = f"{path}: the existing index has the columns {', '.join(lost)}, and a scan of headers cannot find them"
+        msg = f"{path}: the existing index has the columns {', '.join(lost)}, but a scan of headers cannot find them"
         again = f"--columns {','.join(words)} reads them again; " if words else ""
         keeps = "`shoal verify --repair-index` keeps them"
         hint = f"{again}{keeps}; --output FILE writes an index without them elsewhere, or here: {path}"
@@ -270,12 +270,12 @@ def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column])
 
 def _note_losses(before: Index, index: Index) -> None:
     if columns := [name for name in before.columns if name not in index.columns]:
-        output.complain(f"note: the old index had the columns {', '.join(columns)}, and the new index has not")
+        output.complain(f"note: the old index had the columns {', '.join(columns)}, but the new index lacks them")
     if before.fingerprint != index.fingerprint:
         states = f"states saved with the old index ({before.fingerprint}) belong to other shards or extents"
-        output.complain(f"note: {states}, and the new index refuses them")
+        output.complain(f"note: {states}, but the new index refuses them")
     elif before.extent_checksum is not None and index.extent_checksum is None:
-        output.complain("note: the old index had checksums, and the new index has none; --checksum adds them")
+        output.complain("note: the old index had checksums, but the new index has none; --checksum adds them")
 
 
 def _extent_bytes(arguments: argparse.Namespace) -> int | None:

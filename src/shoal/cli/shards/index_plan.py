@@ -41,12 +41,12 @@ def check_plan_arguments(arguments: argparse.Namespace, engine: Engine | None) -
     """Raise `UsageError` for options that contradict each other."""
     plan_options = [name for name in _WITH_PLAN if getattr(arguments, name) is not None]
     if plan_options and not arguments.plan:
-        msg = f"{option_of(plan_options[0])} belongs to a plan, and --plan is not given"
+        msg = f"{option_of(plan_options[0])} belongs to a plan, but --plan is not given"
         raise UsageError(msg, hint="add --plan, which builds no index")
     wrong = [name for name in ("columns", "checksum", "output") if getattr(arguments, name)]
     wrong += [] if engine is None else ["engine"]
     if arguments.plan and wrong:
-        msg = f"--plan is about finding samples on this machine, and {option_of(wrong[0])} asks for more"
+        msg = f"--plan is about finding samples on this machine, but {option_of(wrong[0])} asks for more"
         raise UsageError(msg, hint=f"leave out {option_of(wrong[0])}")
     for name in plan_options:
         value = getattr(arguments, name)

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or a dataset of save_to_disk"
     parser.add_argument("source", metavar="SRC", nargs="?", help=text)
     parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL without shards")
-    text = f"format of the shards: {format_names()} (default: tar); with --tokenize also text or folder, of SRC"
+    text = f"format of the shards: {format_names()} (default: tar); with --tokenize also text or folder, for SRC"
     parser.add_argument("--format", metavar="NAME", help=text)
     add_shard_arguments(
         parser,
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs")
-    group.add_argument("--group", action="store_true", help="make a sample of files that differ after the first dot")
+    group.add_argument("--group", action="store_true", help="join files with equal names up to the first dot")
     labels = group.add_mutually_exclusive_group()
     text = "the first directory is the class of a file; every file needs one (default: if all have one)"
     labels.add_argument("--label", dest="labelled", action="store_const", const=True, help=text)
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tokenize is not None:
         return _pack_tokens(arguments)
     if arguments.documents is not None:
-        msg = "--documents divides texts into documents, and --tokenize is not given"
+        msg = "--documents divides texts into documents, but --tokenize is not given"
         raise UsageError(msg, hint="--tokenize tokenizer.json")
     began_seconds = time.monotonic()
     engine = engine_of(arguments, label="packing", unit="shards")
@@ -223,7 +223,7 @@ def _formats(arguments: argparse.Namespace) -> tuple[str, Documents | None]:
         return arguments.format or _FORMAT_OF_TOKENS, arguments.documents
     if arguments.documents not in (None, documents):
         other = f"--documents {arguments.documents}"
-        msg = f"--format {arguments.format} takes each {documents} for a document, and {other} does not"
+        msg = f"--format {arguments.format} takes each {documents} for a document, but {other} does not"
         raise UsageError(msg, hint="leave out one of them; without --format, tokens are written in mds")
     return _FORMAT_OF_TOKENS, documents
 
@@ -232,7 +232,7 @@ def _pack_tokens(arguments: argparse.Namespace) -> int:
     """Tokenize and pack the texts of the source, and report."""
     began_seconds = time.monotonic()
     if wrong := [option for option, name in _FILE_OPTIONS.items() if getattr(arguments, name)]:
-        msg = f"--tokenize packs texts, and {', '.join(wrong)} does not apply to texts"
+        msg = f"--tokenize packs texts, but {', '.join(wrong)} does not apply to texts"
         raise UsageError(msg, hint="tokens are mixed by `shoal repack --mix`, or when they are read")
     engine = engine_of(arguments, label="packing", unit="shards")
     check_apart(arguments.source, arguments.destination)

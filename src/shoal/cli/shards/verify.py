@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_mixture(arguments)
     engine = engine_of(arguments, label="verifying", unit="units")
     if engine is None and arguments.parts is not None:
-        msg = "--parts is for the partial reports of a cluster, and --engine local writes none"
+        msg = "--parts is for the partial reports of a cluster, but --engine local writes none"
         raise UsageError(msg, hint="--engine spark or --engine ray")
     began_seconds = time.monotonic()
     opening = open_to_verify(
@@ -117,7 +117,7 @@ def _run_mixture(arguments: argparse.Namespace) -> int:
         "--index": arguments.index is not None,
     }
     if wrong := [option for option, is_given in options.items() if is_given]:
-        msg = f"{printed(source_of(arguments))} is a mixture file, and {wrong[0]} is for one dataset"
+        msg = f"{printed(source_of(arguments))} is a mixture file, but {wrong[0]} is for one dataset"
         raise UsageError(msg, hint=f"leave it out, or call `shoal verify {wrong[0]}` for each source")
     began_seconds = time.monotonic()
     opened = open_mixture(arguments).stream.spec.opened
@@ -182,7 +182,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="leave out --engine and --parts")
     decodes = arguments.decode or arguments.decoder
     if option := "--decode" if decodes else "--repair-index" if arguments.repair_index else None:
-        raise UsageError(f"{option} reads the shards, and --certificate reads none", hint="run one after the other")
+        raise UsageError(f"{option} reads the shards, but --certificate reads none", hint="run one after the other")
     certificate = Certificate.from_dict(
         merge_certificates(
             read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
@@ -190,7 +190,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         )
     )
     if chosen := [name for name in ("stored", "delivered") if name in certificate.order]:
-        msg = f"the certificate covers chosen samples ({', '.join(chosen)}), and only its script knows the choice"
+        msg = f"the certificate covers chosen samples ({', '.join(chosen)}), but only its script knows the choice"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
     resolved = _due(arguments, certificate)
     wrong = differences(certificate, resolved)

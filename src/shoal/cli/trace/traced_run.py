@@ -85,7 +85,7 @@ def imported_run(text: str) -> ImportedRun:
     value = imported_object(text)
     dataset = value() if callable(value) and not isinstance(value, Dataset) else value
     if not isinstance(dataset, Dataset):
-        msg = f"{text} is {type(dataset).__name__}, and no dataset of shoal, nor a function that returns one"
+        msg = f"{text} is {type(dataset).__name__}, not a shoal dataset or a function that returns a shoal dataset"
         raise argparse.ArgumentTypeError(msg)
     return ImportedRun(text, dataset)
 
@@ -277,7 +277,7 @@ class TracedRun:
         The step is None if the epoch lacks the sample or drops it with the remainder.
         """
         if self.is_endless:
-            msg = "--epochs asks for other epochs, and the epoch of this mixture never ends"
+            msg = "--epochs asks for other epochs, but the epoch of this mixture never ends"
             raise UsageError(msg, hint="leave it out: the rows have the steps of the samples in this epoch")
         ids = np.array([row["sample"] for row in rows], dtype=np.int64)
         for row in rows:
@@ -290,7 +290,7 @@ class TracedRun:
                 row["seen"][epoch] = step if number >= 0 and step < num_steps else None
 
     def _first_numbers(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first position of each sample in an epoch, without gaps; -1 if it does not come."""
+        """Return the first position of each sample in an epoch, without gaps; -1 if the epoch lacks the sample."""
         if not isinstance(self.resolved, ResolvedSequences):
             return self.resolved.epoch(epoch).positions(ids)
         order, left = self.resolved.untouched(epoch), self.resolved.left(epoch)
@@ -336,15 +336,15 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
     state = None if arguments.state is None else read_state(arguments.state)
     options = given_order_options(arguments) + ["--pack-sequences"] * (arguments.pack_sequences is not None)
     if state is not None and options:
-        msg = f"--state determines the order, and {options[0]} asks for another"
+        msg = f"--state determines the order, but {options[0]} asks for another"
         raise UsageError(msg, hint="leave out one of them")
     if state is not None and state.deals:
         packs = any(deal.packing is not None for deal in state.deals)
         verb = "`pack_sequences(lengths=None)`" if packs else "`filter(refill=True)`"
-        msg = f"the state was saved with {verb}, and only reading shows the samples of such batches"
+        msg = f"the state was saved with {verb}, but only reading shows the samples of such batches"
         raise UsageError(msg, hint="with_ids() shows the ids in each batch; without --state, only positions are known")
     if state is None and arguments.from_state:
-        msg = "--from-state counts from the position of a state, and --state is not given"
+        msg = "--from-state counts from the position of a state, but --state is not given"
         raise UsageError(msg, hint="--state FILE names it")
     world_size = arguments.world_size
     if arguments.rank is not None:
@@ -356,7 +356,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
         start = resolved.number_of(state.epoch, state.position) if arguments.from_state else 0
         if arguments.from_state and epoch != state.epoch:
             start_text = f"position {state.position} of epoch {state.epoch}"
-            msg = f"--from-state counts from {start_text}, and --epoch asks for epoch {epoch}"
+            msg = f"--from-state counts from {start_text}, but --epoch asks for epoch {epoch}"
             raise UsageError(msg, hint="leave out one of them")
     ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
     return TracedRun(dataset, resolved, _partition(arguments), epoch, start, ranks)
@@ -371,7 +371,7 @@ def _partition(arguments: argparse.Namespace) -> Partition:
         return Partition(size, world_size, arguments.remainder or "keep")
     batching = None if arguments.run is None else arguments.run.dataset.stream.spec.batching
     if batching is None:
-        msg = "steps are counted in batches, and the size of a batch is not given"
+        msg = "steps are counted in batches, but the size of a batch is not given"
         raise UsageError(msg, hint="--batch-size B is the size on each rank, --global-batch N over all ranks")
     return cast("Partition", batching.partition(world_size))
 

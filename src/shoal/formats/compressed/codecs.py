@@ -70,7 +70,7 @@ def packed_hint(start: Buffer, format_name: str) -> str | None:
 def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
     """Decompress ``data``; at most ``limit_bytes`` and some MiB are ever in memory.
 
-    Several members or frames one after the other are one content, as for the command-line tools of the codecs.
+    Several members or frames one after another are one content, as for the command-line tools of the codecs.
 
     Raises `CodecError`: the bytes are damaged or cut short, or give more than ``limit_bytes``; `UsageError`: the
     library of the codec is not installed.

@@ -36,7 +36,7 @@ def unpacked(head: Mapping[str, Any], name: str, *, shard: str = "") -> bytes:
 def number_of(head: Mapping[str, Any], name: str, *, shard: str) -> int:
     """Return a number of a head, 0 or more.
 
-    Raises `ShardError`: it is missing, or no such number.
+    Raises `ShardError` if the number is missing or invalid.
     """
     number = head.get(name)
     if not isinstance(number, int) or number < 0:

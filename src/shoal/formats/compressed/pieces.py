@@ -224,7 +224,7 @@ def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSp
         pieces = _unpacked(span.head, limit_bytes)
         origin = int(span.head.get("origin", 0))
     except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
-        msg = f"what the index says of the pieces of this shard cannot be used: {error}"
+        msg = f"the table of pieces in the index cannot be used: {error}"
         hint = "the index is damaged, or of a newer version: update shoal, or index the shards again"
         if isinstance(error, TooMuchError):
             hint = f"{limit_hint()}; else {hint}"
@@ -233,7 +233,7 @@ def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSp
     first, last = np.searchsorted(pieces.first_byte, begin), np.searchsorted(pieces.end_byte, end)
     inside = first <= last < len(pieces)
     if not inside or pieces.first_byte[first] != begin or pieces.end_byte[last] != end:
-        msg = f"by the index no pieces of this shard lie at bytes [{first_byte}, {end_byte})"
+        msg = f"the index has no pieces of this shard at bytes [{first_byte}, {end_byte})"
         raise ShardError(msg, shard=span.shard, byte=first_byte, hint=HINT)
     firsts, ends = ((of[first : last + 1] - begin).tolist() for of in (pieces.first_byte, pieces.end_byte))
     low, high = (int(border) for border in pieces.borders[[first, last + 1]])
@@ -246,7 +246,7 @@ def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> CompressedPieces:
     table, num_rows = head["pieces"], 2
     if isinstance(table, Mapping):
         if table["form"] != _SHARED_FRAMES:
-            raise ValueError(f"they are written in form {table['form']!r:.40}, and known are 1 and {_SHARED_FRAMES}")
+            raise ValueError(f"the pieces are in form {table['form']!r:.40}; shoal reads forms 1 and {_SHARED_FRAMES}")
         table, num_rows = table["table"], 5
     return _tabled(str(table), num_rows, int(head["begin"]), int(head["end"]), limit_bytes)
 
@@ -258,13 +258,13 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     most_bytes = most_pieces * num_rows * 8
     data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
     if not data:
-        raise ValueError(f"{limit_bytes} bytes cannot be cut into so few")
+        raise ValueError("the table is empty")
     if len(data) > most_bytes:
         raise TooMuchError(limit_bytes)
     rows = np.frombuffer(data, dtype="<i8").astype(np.int64).reshape(num_rows, -1)
     num_pieces = rows.shape[1]
     if (rows < 0).any() or (rows[:2] == 0).any() or (rows > _LARGEST_BYTES).any():
-        raise ValueError("the sizes of some cannot be")
+        raise ValueError("the sizes of some pieces are impossible")
     first_byte, content_first = (np.concatenate([[0], np.cumsum(row)]) for row in rows[:2])
     shared = np.zeros((3, num_pieces), dtype=np.int64) if num_rows == 2 else rows[2:]
     borders = np.append(content_first[:-1] + shared[2], end)
@@ -280,7 +280,7 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
         & (pieces.borders[1:] <= pieces.content_end)
     )
     if (wrong := np.flatnonzero(~(np.append(ends_first, True) & holds_samples))).size:
-        raise ValueError(f"piece {wrong[0]} does not hold its samples, or ends behind the next one")
+        raise ValueError(f"piece {wrong[0]} does not hold its samples, or ends after the next piece")
     if int(pieces.content_end[-1]) > limit_bytes:
         raise TooMuchError(limit_bytes)
     return pieces

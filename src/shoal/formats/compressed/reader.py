@@ -231,13 +231,13 @@ def _no_samples(notes: Mapping[str, int]) -> ShardScan:
 
 def _check_size(num_bytes: int, pieces: PiecesOfSpan, span: Span) -> None:
     if num_bytes != pieces.end - pieces.begin:
-        msg = f"these bytes hold {num_bytes}, and by the index {pieces.end - pieces.begin}"
+        msg = f"these bytes decompress to {num_bytes} bytes, but the index says {pieces.end - pieces.begin}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=HINT)
 
 
 def _check_samples(borders: NDArray[np.int64], span: Span) -> None:
     if len(borders) - 1 != span.num_samples:
-        msg = f"the index says {span.num_samples} samples in this shard, and {len(borders) - 1} are inside"
+        msg = f"the index says {span.num_samples} samples in this shard, but the shard has {len(borders) - 1}"
         raise ShardError(msg, shard=span.shard, hint=HINT)
 
 

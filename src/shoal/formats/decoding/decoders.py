@@ -99,7 +99,7 @@ def decoders_of(
     """
     if name is not None:
         if name not in DECODERS:
-            msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
+            msg = f"there is no decoder named {name!r}; the decoders are {', '.join(known_decoders())}"
             hint = did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else"
             raise UsageError(msg, hint=hint)
         return dict(DECODERS.make(name, size))

@@ -100,7 +100,7 @@ def _embedded(what: str, value: Any) -> bytes:
     data = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(data, bytes):
         path = value.get("path") if isinstance(value, dict) else None
-        msg = f"the {what} is not in the shard, which only says that it is {path!r}"
+        msg = f"the {what} is not in the shard, which has only the path {path!r}"
         raise UsageError(msg, hint="save the dataset with the files in it: save_to_disk() and push_to_hub() do that")
     return data
 

@@ -69,7 +69,7 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
     """
     spec = IMAGE_SPECS[name]
     if size is not None and spec.mode is None:
-        msg = f"decode({name!r}) gives images as they are stored, and pixels that are indices cannot be resized"
+        msg = f"decode({name!r}) gives images as they are stored, but pixels that are indices cannot be resized"
         raise UsageError(msg, hint='decode("pil", size=...) gives RGB images')
     library = pillow(f"decode({name!r})")
     torch = torch_for(f"decode({name!r})", "rgb8, rgb") if spec.kind == "torch" else None
@@ -133,7 +133,7 @@ def _converted(image: Any, mode: str) -> Any:
     elif image.mode in ("I", "F"):
         stored = "floating numbers" if image.mode == "F" else "integers of 32 bits"
         instead = 'decode("pilraw") gives them as stored'
-        raise ValueError(f"the pixels are {stored}, and nothing says which are black and white: {instead}")
+        raise ValueError(f"the pixels are {stored}, but nothing says which are black and white: {instead}")
     elif image.mode == "LAB" and mode == "L":  # Pillow converts LAB only to colours
         image = image.convert("RGB")
     return image.convert(mode)

@@ -25,7 +25,7 @@ def parse_json(data: bytes) -> Any:
 def strict_parser() -> tuple[Parse, tuple[type[Exception], ...]] | None:
     """Return msgspec's parser and its errors; None if msgspec is not installed.
 
-    It reads integers of any size and the last of equal keys, as Python does, but refuses NaN and half a surrogate pair.
+    As Python, the parser reads integers of any size, and the last of equal keys; it refuses NaN and lone surrogates.
     """
     try:
         import msgspec  # noqa: PLC0415  # optional

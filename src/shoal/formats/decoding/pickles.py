@@ -45,7 +45,7 @@ def _unpickled(what: str, data: bytes) -> Any:
 
 class _NoClasses(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise ValueError(f"it wants {module}.{name}, and only numbers, texts, lists and tuples are read")
+        raise ValueError(f"it wants {module}.{name}, but only numbers, texts, lists and tuples are read")
 
 
 def plain_pickle(data: bytes) -> Any:
@@ -85,7 +85,7 @@ def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=True)
         num_bytes, num_left = math.prod(shape) * kind.itemsize, len(data) - stream.tell()
         if min(shape, default=0) < 0 or num_bytes > num_left or (not num_bytes and math.prod(shape) > len(data)):
-            msg = f"an array of shape {shape} and type {kind} needs {num_bytes} bytes, and only {num_left} follow"
+            msg = f"an array of shape {shape} and type {kind} needs {num_bytes} bytes, but only {num_left} follow"
             raise ValueError(msg)
         if version > (2, 0) or not num_bytes:  # names of fields may be beyond Latin-1
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)

@@ -99,4 +99,4 @@ def refuse_strays(outside: Iterable[tuple[str, str]], kinds_inside: Collection[s
     if strays := [name for name, kind in outside if kind in kinds_inside]:
         lie = f"{strays[0]} lies" if len(strays) == 1 else f"{counted(len(strays), 'file')} lie"
         first = "" if len(strays) == 1 else f" ({strays[0]} is the first)"
-        raise SourceError(f"{root}: {lie} in no directory that could be a class{first}, and other files do", hint=hint)
+        raise SourceError(f"{root}: {lie} outside of the class directories{first}", hint=hint)

@@ -135,7 +135,7 @@ class Hashes:
         """
         for name, hexdigest, digest in self._digests:
             if digest.hexdigest() != hexdigest.lower():
-                msg = f"the index.json beside it says {name} {hexdigest:.80}, and its bytes have {digest.hexdigest()}"
+                msg = f"the {name} of the shard is {digest.hexdigest()}, but index.json says {hexdigest:.80}"
                 raise ShardError(msg, shard=shard, byte=0, hint=STALE)
         return len(self._digests)
 

@@ -58,7 +58,7 @@ class Marked:
     def mapping(self, what: str, known: Collection[str] | None = None) -> dict[str, Marked]:
         """Return the values by key; raise `UsageError` at a key that is not ``known``."""
         if not isinstance(self.value, dict):
-            raise self.error(f"{what} maps names to values; here is {self._kind}")
+            raise self.error(f"{what} maps names to values; got {self._kind}")
         for name in self.value if known is not None else ():
             if known is not None and name not in known:
                 hint = did_you_mean(name, known) + f"the keys are {', '.join(known)}"
@@ -72,13 +72,13 @@ class Marked:
     def items(self, what: str) -> list[Marked]:
         """Return the values of a list."""
         if not isinstance(self.value, list):
-            raise self.error(f"{what} is a list; here is {self._kind}")
+            raise self.error(f"{what} must be a list; got {self._kind}")
         return self.value
 
     def text(self, what: str) -> str:
         """Return a text."""
         if not isinstance(self.value, str) or self.is_null:
-            raise self.error(f"{what} is a text; here is {self._kind}")
+            raise self.error(f"{what} must be a text; got {self._kind}")
         return self.value
 
     def texts(self, what: str) -> str | list[str]:
@@ -95,20 +95,20 @@ class Marked:
                 divisor = self._exact(what, bottom) if bottom else Fraction(1)
                 if divisor:
                     return self._exact(what, top) / divisor
-        msg = f"{what} is a number; here is {self._kind}"
+        msg = f"{what} must be a number; got {self._kind}"
         raise self.error(msg, "a number such as 0.3, 1/3 or 1e6, without quotes")
 
     def _exact(self, what: str, text: str) -> Fraction:
         try:
             return exact_number(text)
         except OverflowError as error:
-            raise self.error(f"{what} is too long: {error}; here is {shown(text)}") from None
+            raise self.error(f"{what} is too long: {error}; got {shown(text)}") from None
 
     def whole(self, what: str) -> int:
         """Return an integer of at least 0, perhaps written with an exponent."""
         number = self.number(what)
         if number.denominator != 1 or number < 0:
-            raise self.error(f"{what} is a whole number of at least 0; here is {shown(self.value)}")
+            raise self.error(f"{what} must be a whole number of at least 0; got {shown(self.value)}")
         return int(number)
 
     def plain(self) -> Any:
@@ -143,7 +143,7 @@ def parse_yaml(data: bytes, path: str) -> Marked:
     try:
         import yaml  # noqa: PLC0415
     except ImportError:
-        msg = f"{path} is YAML, and PyYAML, which reads it, is not installed"
+        msg = f"{path} is YAML, but PyYAML is not installed"
         raise UsageError(msg, hint=f"{pip_install('energon')}, or call shoal.mix() in Python") from None
     try:
         root = yaml.compose(data.decode("utf-8"), Loader=yaml.SafeLoader)
@@ -202,7 +202,7 @@ class _Marking:
             marked = self._mapping(node, position, path)
         self._num_values[id(node)] = 1 + sum(self._num_values[id(item)] for item in inner)
         if self._num_values[id(node)] > _MOST_VALUES:
-            raise empty.error(f"this holds more than {_MOST_VALUES} values")
+            raise empty.error(f"the file holds more than {_MOST_VALUES} values")
         self._converted[id(node)] = marked
         return marked
 
@@ -219,7 +219,7 @@ class _Marking:
                 continue
             if key.value in values:
                 msg = f"the key {key.value!r} was given on line {keys[key.value].line} already"
-                raise key.error(msg, "two sources need two names; otherwise keep one of both")
+                raise key.error(msg, "rename one source, or remove one of the two")
             keys[key.value], values[key.value] = key, value
         for other in merged:
             for name, value in other.mapping("the value of <<").items():

@@ -30,8 +30,8 @@ def checked_scan(
     """Scan a shard by the third-party index beside it, if any, or with `Format.scan`; compare it with ``expected``.
 
     ``index`` reads the third-party index, of ``index_bytes``. If it does not fit the shard, `Format.scan` scans the
-    shard, and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more of its
-    offsets are compared.
+    shard, and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more offsets
+    are compared.
 
     Hashes are compared only if the scan reads the whole shard in order, as for compressed shards. Raises `ShardError`
     if the shard does not match ``expected``, cannot be scanned, or is a pointer file.
@@ -40,7 +40,7 @@ def checked_scan(
         read = without_pointer(read, num_bytes, shard=shard)
     expected = expected or Expected()
     if expected.num_bytes not in (None, num_bytes):
-        msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
+        msg = f"the shard has {num_bytes} bytes, but index.json says {expected.num_bytes}"
         raise ShardError(msg, shard=shard, byte=min(num_bytes, expected.num_bytes or 0), hint=STALE)
     hashes, hashed_bytes = Hashes(expected), 0
 
@@ -63,7 +63,7 @@ def checked_scan(
     if hashed_bytes == num_bytes:
         hashes.check(shard=shard)
     if expected.num_samples not in (None, scan.num_samples):
-        msg = f"the index.json beside it says {expected.num_samples} samples, and {scan.num_samples} are found"
+        msg = f"the shard has {scan.num_samples} samples, but index.json says {expected.num_samples}"
         raise ShardError(msg, shard=shard, hint=STALE)
     return scan
 

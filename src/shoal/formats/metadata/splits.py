@@ -115,7 +115,7 @@ def splits_in_energon(
     parts, excluded = declared.get("split_parts"), _texts(declared.get("exclude"))
     listed = {str(split): _texts(shards) for split, shards in parts.items()} if isinstance(parts, Mapping) else {}
     if not listed or None in listed.values():
-        msg = f"{path}: it has no split_parts, which list the shards of each split"
+        msg = f"{path}: the file has no split_parts, the lists of shards by split"
         raise SourceError(msg, hint="prepare the dataset with Energon again, or name the shards by a glob")
     if excluded is None:
         msg = f"{path}: exclude is not a list of shards and samples"
@@ -129,7 +129,7 @@ def splits_in_energon(
     missing = [name for shards in splits.values() for name in shards if name not in existing]
     if missing:
         msg = f"{path} names {len(missing)} shards that do not exist; the first is {missing[0]}"
-        raise SourceError(msg, hint="copy them too, or take them out of the file")
+        raise SourceError(msg, hint="copy these shards too, or remove them from the file")
     left_out = _samples_in(excluded_names - existing, existing, path)
     return Splits("/".join(path.rsplit("/", 2)[1:]), splits, True, left_out=left_out)
 
@@ -172,7 +172,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml  # noqa: PLC0415
     except ImportError:
-        msg = "this dataset declares its splits in YAML, and PyYAML, which reads it, is not installed"
+        msg = "this dataset declares its splits in YAML, but PyYAML is not installed"
         raise UsageError(msg, hint=f"{pip_install('energon')}, or name the shards by a glob") from None
     try:
         return yaml.safe_load(text)

@@ -1,1 +1,1 @@
-"""Formats whose samples have bytes of their own: one after the other, or in the ranges of a table of offsets."""
+"""Formats whose samples have bytes of their own: one after another, or in the ranges of a table of offsets."""

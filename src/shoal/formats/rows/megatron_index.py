@@ -26,12 +26,13 @@ def megatron_dtype(read: ReadBytes, num_bytes: int, *, shard: str) -> str:
     """Return the type of the tokens, from the header alone; raises `ShardError` if it is no such index."""
     header = bytes(read(0, min(num_bytes, _HEADER_BYTES)))
     if len(header) < _HEADER_BYTES:
-        _refuse(f"the .idx beside it has {num_bytes} bytes, and would need {_HEADER_BYTES} for its header", shard)
+        _refuse(f"the .idx of the shard has {num_bytes} bytes, but a header needs {_HEADER_BYTES}", shard)
     if not header.startswith(_MAGIC):
-        _refuse(f"the .idx beside it begins with {header[:9]!r}, and one of Megatron-LM with {_MAGIC!r}", shard)
+        _refuse(f"the .idx of the shard begins with {header[:9]!r}; Megatron-LM writes {_MAGIC!r}", shard)
     version, code = int.from_bytes(header[9:17], "little"), header[17]
     if version != 1 or code not in _DTYPES:
-        _refuse(f"the .idx beside it has version {version} and type {code}; known are 1, and {list(_DTYPES)}", shard)
+        problem = f"the .idx of the shard has version {version} and type {code}"
+        _refuse(f"{problem}; shoal reads version 1 and types {list(_DTYPES)}", shard)
     return _DTYPES[code]
 
 
@@ -48,7 +49,7 @@ def document_borders(
     documents_at = pointers_at + 8 * num_sequences
     end = documents_at + 8 * num_documents
     if end > num_bytes:
-        _refuse(f"the .idx beside it has {num_bytes} bytes, and would need {end} for its sequences", shard)
+        _refuse(f"the .idx of the shard has {num_bytes} bytes, but its sequences need {end}", shard)
     lengths = np.frombuffer(read(_HEADER_BYTES, pointers_at), "<i4")
     pointers = np.frombuffer(read(pointers_at, documents_at), "<i8")
     documents = np.frombuffer(read(documents_at, end), "<i8")
@@ -56,12 +57,12 @@ def document_borders(
     np.cumsum(lengths, dtype=np.int64, out=borders[1:])
     borders *= itemsize
     if bool((lengths < 0).any()) or not np.array_equal(pointers, borders[:-1]):
-        _refuse("the sequences in the .idx beside it do not follow each other", shard)
+        _refuse("the sequences in the .idx of the shard do not follow each other", shard)
     if borders[-1] != data_bytes:
-        _refuse(f"the sequences in the .idx beside it end at byte {borders[-1]}, the file at {data_bytes}", shard)
+        _refuse(f"the sequences in the .idx of the shard end at byte {borders[-1]}, the file at {data_bytes}", shard)
     bounds = [0, num_sequences]
     if not len(documents) or [documents[0], documents[-1]] != bounds or bool((np.diff(documents) < 0).any()):
-        _refuse(f"the documents in the .idx beside it do not divide its {num_sequences} sequences", shard)
+        _refuse(f"the documents in the .idx of the shard do not divide its {num_sequences} sequences", shard)
     document_bytes: NDArray[np.int64] = borders[documents]
     return document_bytes
 

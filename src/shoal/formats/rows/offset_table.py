@@ -1,7 +1,7 @@
 """The table of sample offsets at the start of a shard, as MDS and LitData have it.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]``, counted from the start of the file. A sample is a ``u32`` size for every
-value of variable size, followed by the values one after the other.
+value of variable size, followed by the values one after another.
 """
 
 from __future__ import annotations

@@ -22,14 +22,14 @@ _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it ag
 
 
 class BadRecordError(ValueError):
-    """Bytes that are not a valid sample; ``byte`` is the offset of the defect in them, ``hint`` what to do."""
+    """Bytes that are not a valid sample; ``byte`` is the offset of the defect in these bytes, ``hint`` the remedy."""
 
     def __init__(self, what: str, *, byte: int = 0, hint: str = _OTHER_FILE) -> None:
         super().__init__(what)
         self.what, self.byte, self.hint = what, byte, hint
 
     def placed(self, shard: str, first_byte: int) -> ShardError:
-        """Return the error to raise if the bytes begin at ``first_byte`` of the shard."""
+        """Return the `ShardError` for bytes that begin at ``first_byte`` of the shard."""
         return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=f"{self.hint}; {SKIP_HINT}")
 
 
@@ -52,7 +52,7 @@ def borders_in(
     whole = starts[-1] <= len(buffer) if is_known else starts[-1] == len(buffer)
     if len(starts) != span.num_samples + 1 or not whole:
         scanned = f"{len(starts) - 1} are found in {starts[-1]} bytes"
-        msg = f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, and {scanned}"
+        msg = f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, but {scanned}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
     return starts
 
@@ -105,7 +105,7 @@ class CutRecords:
     def sample(self, number: int) -> Sample:
         """Decode sample ``number``; O(its bytes).
 
-        Raises `ShardError`: its bytes are invalid; the error has the byte of the shard where that shows.
+        Raises `ShardError` if the bytes are invalid; the error has the position in the shard.
         """
         start, end = self.starts[number], self.starts[number + 1]
         if self._cut is not None and (sample := self._cut(self._view, start, end)) is not None:

@@ -96,8 +96,8 @@ class Tokens(Format):
                 run = _whole(dtype, _HEADER_BYTES, num_bytes, shard)
                 if version != known or num_tokens != run.num_tokens:
                     stated = f"version {version} with {num_tokens} tokens"
-                    expected = f"{run.num_tokens} behind a header of version {known}"
-                    msg = f"the header says {stated}, and the file has {expected}"
+                    expected = f"{run.num_tokens} after a header of version {known}"
+                    msg = f"the header says {stated}, but the file has {expected}"
                     raise ShardError(msg, shard=shard, byte=4, hint=_COPY)
                 return run
         return _whole(self.dtype, 0, num_bytes, shard)
@@ -236,7 +236,7 @@ class WindowRecords:
         expected = (span.num_samples * length + 1) * run.stored.itemsize
         if len(buffer) != expected:
             msg = (
-                f"{span.num_samples} windows of {length + 1} tokens have {expected} bytes, and these are {len(buffer)}"
+                f"{span.num_samples} windows of {length + 1} tokens have {expected} bytes, but {len(buffer)} were read"
             )
             raise ShardError(
                 msg, shard=span.shard, byte=span.first_byte, hint="index the file again, if it has changed"

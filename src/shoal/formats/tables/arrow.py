@@ -116,7 +116,7 @@ class Arrow(Format):
             view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in messages))
         num_rows = sum(message.num_rows for message in messages)
         if num_rows != span.num_samples or any(message.kind != _BATCH for message in messages):
-            msg = f"the index says {span.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
+            msg = f"the index says {span.num_samples} rows in these {len(view)} bytes, but they hold {num_rows}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=OTHER_FILE)
         stream = _without_extensions(unpacked(span.head, _PREFIX, shard=shard)) + view + _END
         where = ""
@@ -258,7 +258,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
             body_end = end + body_bytes
             if body_end > num_bytes:
                 hint = "an unfinished copy? copy the shard again"
-                raise ValueError(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
+                raise ValueError(f"{_NAMES[kind]} would end at byte {body_end}, but the shard has {num_bytes}")
             buffers = [(end + first, length) for first, length in buffers if length]
             if any(not end <= first <= first + length <= body_end for first, length in buffers):
                 raise ValueError("its buffers extend beyond it")

@@ -244,7 +244,7 @@ def arrow_table(columns: Mapping[str, Any]) -> Any:
             raise UsageError(msg, hint=hint) from None
     if len(set(map(len, arrays.values()))) > 1:
         rows = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
-        msg = f'format("arrow") makes tables with columns of one length, and these have: {rows}'
+        msg = f'format("arrow") makes tables with columns of one length, but the columns have: {rows}'
         raise UsageError(msg, hint='leave out fields without a row per sample (as cu_seqlens), or format("numpy")')
     return pa.table(arrays)
 

@@ -22,7 +22,7 @@ def arrow_library(what: str) -> Any:
     except ImportError:
         raise UsageError(f"{what} needs pyarrow, which is not installed", hint=pip_install("parquet")) from None
     if _major_version(pa.__version__) < _OLDEST:
-        msg = f"{what} needs pyarrow {_OLDEST} or newer, and {pa.__version__} is installed"
+        msg = f"{what} needs pyarrow {_OLDEST} or newer, but {pa.__version__} is installed"
         raise UsageError(msg, hint=pip_install("parquet", upgrade=True))
     return pa
 

@@ -102,7 +102,7 @@ def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> Colum
         except _DifferentError as different:
             if not skips:
                 one, other = different.args
-                msg = f"the column {name!r} is {one} at first, and {other} from about the sample {kind.first} on"
+                msg = f"the column {name!r} is {one} at first, but {other} from about the sample {kind.first} on"
                 error = _ConflictError(msg, hint=_HINT)
                 error.column, error.known = name, one
                 raise error from None

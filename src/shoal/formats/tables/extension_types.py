@@ -73,7 +73,7 @@ def shaped_column(field: Any, array: Any) -> Any:
     """Return a column of tensors as nested fixed-size lists, (2, 3) as lists of two lists of three; others unchanged.
 
     Nothing is copied if the storage has fixed sizes, no nulls, and the order of axes of samples. Raises `ValueError` if
-    the shape cannot be read, or a row has another number of values than its shape.
+    the shape cannot be read, or the number of values of a row does not match its shape.
     """
     pa = arrow_library("Arrow")
     shape = _shape_of(field)
@@ -150,7 +150,7 @@ def _shaped(array: Any, shape: _Shape) -> Any:
         widths = list_widths(values)
         if values.null_count or (widths != width).any():
             others = [*map(str, widths[widths != width][:1]), "no"][0]
-            raise ValueError(f"a tensor of shape {shape.stored} has lists of {width} values, and one has {others}")
+            raise ValueError(f"a tensor of shape {shape.stored} has lists of {width} values, but one list has {others}")
         values = values.flatten()
     if shape.axes is not None or valid is not None:
         values = _rearranged(values, shape, num_valid, valid)

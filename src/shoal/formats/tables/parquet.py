@@ -179,7 +179,7 @@ class Parquet(Format):
                 return None
             return list(wanted_of(names, [name for name in self._projection if name not in directories]))
         if missing := [name for name in self.columns if name not in names and name not in directories]:
-            msg = f"column {missing[0]!r} was asked for; there are {', '.join(names)}"
+            msg = f"there is no column {missing[0]!r}; the columns are {', '.join(names)}"
             hint = did_you_mean(missing[0], names) + "correct columns=, or leave it out"
             raise ShardError(msg, shard=shard, hint=hint)
         return [name for name in self.columns if name in names]
@@ -252,7 +252,7 @@ class _LoadedRange:
     def read(self, begin: int, end: int, /) -> Buffer:
         first, last = begin - self._first_byte, end - self._first_byte
         if not 0 <= first <= last <= len(self._data) + self._unused_bytes:
-            raise OSError(f"bytes [{begin}, {end}) of the file were requested, and no row group that was read has them")
+            raise OSError(f"bytes [{begin}, {end}) of the file were requested, but no row group that was read has them")
         if last <= len(self._data):
             return self._data[first:last]
         return bytes(self._data[first:]).ljust(last - first, b"\0")
@@ -299,7 +299,7 @@ def _decoding(groups: Sequence[_Group], span: Span, ranges: _RangesOfFile | None
 def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
     if num_rows != span.num_samples:
         where = f"bytes [{span.first_byte}, {end_byte})"
-        msg = f"the index says {span.num_samples} rows in {where}, and {num_rows} are there"
+        msg = f"the index says {span.num_samples} rows in {where}, but they hold {num_rows}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=OTHER_FILE)
 
 
@@ -320,7 +320,7 @@ def _opened(ranges: _RangesOfFile, metadata: Any, **options: int) -> Any:
 
 
 def _no_bytes(begin: int, end: int, /) -> bytes:
-    raise OSError(f"bytes [{begin}, {end}) of a file were requested, and only the footer is known")
+    raise OSError(f"bytes [{begin}, {end}) of a file were requested, but only the footer is known")
 
 
 def _metadata_in(head: Mapping[str, Any]) -> Any:
@@ -370,7 +370,7 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
             msg = f"row group {group.number} would have {group.num_rows} rows at {where}"
             raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
     if any(group.number > after.number for group, after in pairwise(groups)):
-        msg = "its row groups are not stored in their order"
+        msg = "the row groups are not stored in order"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint="write the shard again with any writer of Parquet")
     # Every row group except the last reaches to the start of the next.
     ends[-1:] = [min(group.end_byte + uncounted_bytes, footer_begin) for group in groups[-1:]]

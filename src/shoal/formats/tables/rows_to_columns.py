@@ -70,7 +70,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name: str) -> Any:
-    """Convert rows to a table of ``schema``, or of a schema that fits all rows if it is None.
+    """Convert rows to a table of ``schema``; for None, of a schema that fits all rows.
 
     Raises `RowRefusedError` for the first row that does not fit.
     """
@@ -280,7 +280,7 @@ def _check_times(kind: Any) -> _Check:
             _refuse_number(value)
             if isinstance(value, datetime) and (value.tzinfo is not None) != has_zone:
                 has, column = ("no", "one") if has_zone else ("a", "none")
-                raise ValueError(f"{value!r} has {has} time zone, and the column has {column}")
+                raise ValueError(f"{value!r} has {has} time zone, but the column has {column}")
             if is_coarse and isinstance(value, _TIMES):
                 _ticks(value, kind)
 

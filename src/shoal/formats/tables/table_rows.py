@@ -43,7 +43,7 @@ def partition_fields(shard: str) -> dict[str, str | None]:
 def check_column_names(names: Sequence[str], shard: str) -> None:
     """Raise `ShardError` if two columns have one name: a dict would keep only the last of them."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        msg = f"two columns have the name {twice[0]!r}, and a sample has one value for a name"
+        msg = f"two columns have the name {twice[0]!r}, but a sample has one value for a name"
         hint = "write the shard again with other names (pyarrow: table.rename_columns)"
         raise ShardError(msg, shard=shard, hint=hint)
 

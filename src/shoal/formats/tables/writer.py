@@ -33,8 +33,8 @@ _KEPT_BYTES = 64 << 10
 class ParquetEncoder:
     """The format of columns in row groups.
 
-    ``schema`` is a pyarrow schema; without it the first row group of each shard decides. ``group_bytes`` is the size of
-    a row group in memory, ``compression`` the name of a Parquet codec.
+    ``schema`` is a pyarrow schema; without ``schema``, the first row group of each shard decides. ``group_bytes`` is
+    the size of a row group in memory, ``compression`` the name of a Parquet codec.
     """
 
     name: str = "parquet"
@@ -174,7 +174,7 @@ class _ArrowWriter:
         pa = arrow_library("Arrow")
         for field in schema:
             if pa.types.is_dictionary(field.type):
-                msg = f"the column {field.name!r} is a dictionary, and shoal does not write dictionaries"
+                msg = f"the column {field.name!r} is a dictionary, but shoal does not write dictionaries"
                 raise UsageError(msg, hint="give the type of its values")
         self._sink = sink
         sink.write(schema.serialize())

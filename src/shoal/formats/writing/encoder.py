@@ -24,7 +24,7 @@ from shoal.index.shard_scan import Buffer, ShardScan
 class EncodedRecord(NamedTuple):
     """One encoded sample.
 
-    ``parts`` are its bytes, one buffer after the other, ``num_bytes`` their total; ``layout_crc`` is its value in
+    ``parts`` are its bytes, one buffer after another, ``num_bytes`` their total; ``layout_crc`` is its value in
     `ShardScan.layout_crcs`. Formats of columns keep the sample in ``row`` instead, with its approximate size in memory
     as ``num_bytes``.
     """

@@ -1,1 +1,1 @@
-"""HOW ARE SHARDS INDEXED WHILE A STREAM RUNS? In segments of a shuffled listing, one after the other."""
+"""HOW ARE SHARDS INDEXED WHILE A STREAM RUNS? In segments of a shuffled listing, one after another."""

@@ -1,6 +1,6 @@
 """Shards in an order that a seed has shuffled, opened segment by segment while later segments are indexed.
 
-The indexes of segments are parts of a known index, or a thread makes them one after the other.
+The indexes of segments are parts of a known index, or a thread makes them one after another.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KnownSegments:
 
     @property
     def num_made(self) -> int:
-        """All segments."""
+        """Number of segments; all are indexed."""
         return len(self.borders) - 1
 
     def begin(self, me: JobRank | None) -> None:
@@ -87,7 +87,7 @@ class SegmentsAhead:
         return 0 if self._ahead is None or self._pid != os.getpid() else self._ahead.num_made
 
     def begin(self, me: JobRank | None) -> None:
-        """Begin to index as one rank of a job, None if there is no other, unless begun; begin again after an error."""
+        """Start indexing as rank ``me`` of a job (None: no other ranks) if not started; restart after an error."""
         self._me = self._me or me
         if self._ahead is not None and self._ahead.has_failed:
             self._ahead = None  # the store may work again, and the shard may be repaired
@@ -227,7 +227,7 @@ class GrowingShards:
         return self.segments.num_made == self.num_segments
 
     def begin(self, rank: int, world_size: int) -> None:
-        """Begin to index as one of the processes that read these shards together, unless begun."""
+        """Start indexing as one of the processes that read these shards together, if not started."""
         self.segments.begin(None if world_size == 1 else JobRank(rank, world_size, world_size))
 
     @property

@@ -69,7 +69,7 @@ def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[in
 
 
 class IndexingAhead:
-    """A thread that indexes segment after segment: all that somebody waits for, and a few ahead of the segments in use.
+    """A thread that indexes segment after segment: all requested segments, and a few ahead of the segments in use.
 
     A thread that waits for a segment gets the error of this or an earlier segment.
     """
@@ -95,7 +95,7 @@ class IndexingAhead:
         return self._error is not None and len(self._made) < self._num_segments
 
     def need(self, segment: int) -> None:
-        """Allow the segments behind this one to be indexed."""
+        """Allow indexing of the segments after this segment."""
         self._allow(segment + _AHEAD)
 
     def wait(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
@@ -143,7 +143,7 @@ class IndexingAhead:
 
 
 def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
-    """Return the rank among the ranks that share the work: of this machine, unless machines share a directory."""
+    """Return the rank among the ranks that share the work: of this machine, or of all if machines share a directory."""
     if (job := making.job_rank) is None:
         return me
     making.log_machines(job)
@@ -243,7 +243,7 @@ class SegmentJob:
 
     @property
     def _rank(self) -> JobRank:
-        """The rank of this process; the only rank if all others were absent last time, so as not to wait again."""
+        """The rank of this process; the only rank if all other ranks were absent last time, to avoid another wait."""
         return _ALONE if self._is_alone else self._me
 
     @cached_property

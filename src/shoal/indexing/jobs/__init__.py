@@ -1,1 +1,1 @@
-"""HOW IS THE WORK ON MANY SHARDS DIVIDED? Into units, whose parts of the result wait in a directory of all machines."""
+"""HOW IS THE WORK ON MANY SHARDS DIVIDED? Into units; each stores its part of the result in a shared directory."""

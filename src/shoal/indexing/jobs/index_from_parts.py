@@ -76,7 +76,7 @@ class IndexTask:
     parts: UnitParts
 
     def __call__(self) -> UnitScanned:
-        """Scan the shards, leave their part of the index, and return a summary."""
+        """Scan the shards, store their part of the index, and return a summary."""
         check_unchanged(self.shards, self.request.store)
         request = self.request
         part = index_of_tasks(
@@ -217,8 +217,9 @@ def index_units(
 ) -> IndexUnits:
     """Plan the units of an index; ``parts_in`` returns the parts of a plan by its id.
 
-    The id depends on everything that the index does: names, sizes and versions of shards, their format, and the rules
-    that scan and cut them. ``shards`` are from `scan_tasks`, if they are known, and ``cuts`` are their cuts into units.
+    The id depends on everything that determines the index: names, sizes and versions of shards, their format, and the
+    rules that scan and cut them. ``shards`` are from `scan_tasks`, if they are known, and ``cuts`` are their cuts into
+    units.
     """
     tasks = scan_tasks(what.source, store=store, format=format, expected=what.expected) if shards is None else shards
     if extent_bytes is None:

@@ -106,12 +106,12 @@ class IndexJob:
         return self.units.num_units
 
     def task(self, number: int) -> IndexTask:
-        """Return a unit as a callable that engines pickle; it has its own shards alone.
+        """Return a unit as a callable that engines pickle; the callable holds the shards of this unit only.
 
         Raises
         ------
         UsageError
-            There is no such unit.
+            The unit does not exist.
         """
         return self.units.task(number)
 
@@ -121,7 +121,7 @@ class IndexJob:
         Raises
         ------
         UsageError
-            There is no such unit.
+            The unit does not exist.
         ShardError
             A shard cannot be parsed; the error names it and the byte.
         StorageError

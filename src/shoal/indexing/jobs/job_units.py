@@ -67,7 +67,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def check_unit(number: int, num_units: int) -> None:
-    """Raise `UsageError` if a job has no such unit."""
+    """Raise `UsageError` if the unit does not exist."""
     if not 0 <= number < num_units:
         raise UsageError(f"there is no unit {number}: this job has {num_units}, numbered from 0")
 
@@ -131,7 +131,7 @@ class UnitParts:
 
     @_noting_failure
     def put(self, number: int, data: Sequence[Buffer]) -> None:
-        """Leave the part of a unit, unless the job was finished."""
+        """Store the part of a unit, unless the job was finished."""
         path = self._path(_name(number))
         try:
             self._store.put(path, data)
@@ -171,12 +171,12 @@ class UnitParts:
 
     @_noting_failure
     def drop(self, number: int) -> None:
-        """Remove the part of a unit, which will run again."""
+        """Remove the part of a unit, so that the unit runs again."""
         self._store.delete(self._path(_name(number)))
 
     @_noting_failure
     def missing(self, numbers: Sequence[int]) -> list[int]:
-        """Return the units that have left no part; one listing, or a request for each unit if that costs less."""
+        """Return the units without a part; one listing, or a request for each unit if that costs less."""
         self._store.close()
         if isinstance(self._store, TorchStore):  # it would list the objects of all jobs
             return [number for number in numbers if self._store.find(self._path(_name(number))) is None]

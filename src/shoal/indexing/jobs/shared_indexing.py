@@ -1,8 +1,8 @@
 """Indexing by the ranks of a starting job: each runs its own share of the units first, then units of absent ranks.
 
-No rank leads, and no wait is endless: the same unit done twice is harmless. So a rank that is killed, or never opens
-the dataset, costs the others its share and a short wait. After a wait in vain, a rank counts as absent, and the others
-divide its share.
+No rank leads. Every wait has a timeout, because a unit that runs twice does no harm. After the timeout, a rank counts
+as absent, and the other ranks divide its share. So a rank that is killed, or never opens the dataset, costs the other
+ranks its share and a short wait.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def index_together(
 ) -> _Kept | None:
     """Index shards together with the other ranks; None if ranks cannot exchange parts.
 
-    ``keep`` puts the index where all ranks ``find`` it; the first rank that sees all parts keeps it. ``progress`` is
-    called with the bytes and samples of this rank's shares. Raises `ShardError`: a shard cannot be parsed;
-    `StorageError`: it cannot be read, or has changed.
+    The first rank that sees all parts calls ``keep``, which stores the index; the other ranks ``find`` the index.
+    ``progress`` is called with the bytes and samples of this rank's shares. Raises `ShardError`: a shard cannot be
+    parsed; `StorageError`: a shard cannot be read, or has changed.
     """
     try:
         return _shared(units, me, keep, find, progress)
@@ -71,7 +71,7 @@ def _shared(
     if (kept := find()) is not None:
         parts.close()
         return kept
-    text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
+    text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with other ranks through %s"
     _log.info(text, units.request.source.typed, *me[:2], units.num_units, without_secrets(parts.directory))
     sharing = Sharing(units, me, progress)
     sharing.run_own_share()
@@ -148,7 +148,7 @@ class Sharing:
         return self._num_run == len(self._numbers) and (self._is_alone or self._me.world_size == 1)
 
     def is_complete(self) -> bool:
-        """Return True if all units have left their parts."""
+        """Return True if the parts of all units exist."""
         return not self._missing()
 
     def is_finished_by_another(self) -> bool:
@@ -164,7 +164,7 @@ class Sharing:
     def wait_or_take_over(self) -> None:
         """Wait while parts of other ranks come; once none has come for a while, run some of the missing units.
 
-        The present ranks divide the missing units, so that few run twice; the next call waits for the others.
+        The present ranks divide the missing units, so that few run twice; the next call waits for the other units.
         """
         missing, since_seconds = self._missing(), time.monotonic()
         while missing and time.monotonic() - since_seconds < self._wait_seconds:

@@ -1,9 +1,9 @@
 """Scanning of remote shards in threads, through requests for single headers or through a stream of all bytes.
 
-A scan reads the bytes that it needs, mostly in ascending order, and knows nothing of distance. `ScanReading` has them
-from earlier reads, or reads them in the way that `shoal.indexing.scan.costs` finds cheaper now. Scans mostly wait for
-responses, and the headers of a shard are read one after another, so many shards are scanned in parallel. For few
-shards, `shoal.indexing.scan.speculative_reads` are in flight as well.
+A scan asks for ranges of bytes, mostly in ascending order. `ScanReading` returns bytes from earlier reads, or reads
+them in the cheaper way according to `shoal.indexing.scan.costs`. Scans mostly wait for responses, and the headers of a
+shard are read one after another, so many shards are scanned in parallel. For few shards,
+`shoal.indexing.scan.speculative_reads` are in flight as well.
 """
 
 from __future__ import annotations

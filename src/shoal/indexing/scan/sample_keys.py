@@ -33,6 +33,6 @@ def sample_keys(opened: Opened) -> Iterator[list[str]]:
         with reading_one(opened.store, path, num_bytes, costs=costs) as read:
             keys = opened.format.keys(read, num_bytes, shard=name)
         if len(keys) != (expected := num_samples[shard + 1] - num_samples[shard]):
-            msg = f"its headers have {len(keys)} samples, and the index {expected}"
+            msg = f"its headers have {len(keys)} samples, but the index has {expected}"
             raise ShardError(msg, shard=name, hint="the index of another tool is wrong: make one with `shoal index`")
         yield keys

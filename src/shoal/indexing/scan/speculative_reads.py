@@ -6,7 +6,7 @@ scans the shard from a guessed start, and its reads are kept. The scan from the 
 a header of a walk, both read the same windows, and the scan has them without requests. A wrong guess costs time and
 bytes, and cannot change the result.
 
-A walk costs the bytes before the first header behind its guess, half a member on average, and saves the scan a round
+A walk costs the bytes before the first header after its guess, half a member on average, and saves the scan a round
 trip for each header. `shoal.indexing.scan.costs` has the price of a round trip in bytes.
 """
 
@@ -105,7 +105,7 @@ class WalkPlan:
 
 
 class _WalkOverError(Exception):
-    """The walk has come to its end, or to the limit on its bytes."""
+    """The walk has ended, or has reached its byte limit."""
 
 
 @dataclass(slots=True, eq=False)

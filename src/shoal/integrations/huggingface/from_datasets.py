@@ -40,15 +40,15 @@ _BUILDERS = {
 def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None, cache: Any = None) -> Dataset:
     """Open the rows of a Hugging Face dataset in place, as a shoal dataset like any other.
 
-    It has exactly the rows of the argument, in the order of their files: use `Dataset.shuffle`, since the shuffled
-    order of a `datasets.Dataset` is dropped. Values are as in the files: use ``decode`` and `map` again.
+    The result has exactly the rows of the argument, in the order of their files: use `Dataset.shuffle`, since the
+    shuffled order of a `datasets.Dataset` is dropped. Values are as in the files: use ``decode`` and `map` again.
 
     Parameters
     ----------
     dataset
         A `datasets.Dataset` on disk, after any chain of ``select``, ``filter``, ``shuffle``, ``shard``,
         ``train_test_split``, ``select_columns``, ``rename_column`` and ``concatenate_datasets``; or a
-        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, perhaps with ``select_columns``.
+        `datasets.IterableDataset` over Parquet, JSON Lines, Arrow or WebDataset files, also with ``select_columns``.
     storage_options, cache
         See `shoal.open`.
 
@@ -118,7 +118,7 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     are_compressed = all(path.endswith(_COMPRESSED) for path in paths)  # suffixes then show compression and format
     opened = open_dataset(paths, format=None if are_compressed else known.format, **options)
     if known.format == "jsonl" and isinstance(opened[0].get("json"), list) and len(opened[0]) == 1:
-        msg = "a line of its files is an array, and shoal reads that as one value"
+        msg = "a line of the files is an array, which shoal reads as one value"
         raise refused(msg, "write one object per line, or one array with the suffix .json")
     return _chosen(opened, columns if columns is not None else getattr(config, "columns", None))
 

@@ -17,8 +17,8 @@ _log = logging.getLogger("shoal")
 def position_saver(loader: Any, resume_from: str | Path | None = None) -> Any:
     """Return a ``TrainerCallback`` that saves the position of a loader in each checkpoint, and resumes from it.
 
-    A Trainer alone resumes at the step of the epoch, which is right with the same ranks and batches. With this callback
-    a job resumes at its sample, also with other ranks or another batch size.
+    A Trainer alone resumes at the step of the epoch, which is exact only with the same ranks and batches. With this
+    callback, a job resumes at the exact sample, also with other ranks or another batch size.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def position_saver(loader: Any, resume_from: str | Path | None = None) -> Any:
             path = (_checkpoint(args, state) if resume_from is None else Path(resume_from)) / _NAME
             lines = read_lines(str(path))
             if lines is None:
-                msg = f"the Trainer resumes at step {state.global_step}, and there is no {path}"
+                msg = f"the Trainer resumes at step {state.global_step}, but there is no {path}"
                 raise UsageError(msg, hint="position_saver(loader, resume_from=the directory of the checkpoint)")
             loader.load_state_dict(json.loads("".join(lines)))
             if not args.ignore_data_skip:

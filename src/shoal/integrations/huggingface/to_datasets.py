@@ -27,9 +27,9 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     """Return the samples as a `datasets.IterableDataset`, in the same order, with a state that resumes exactly.
 
     ``set_epoch(e)`` chooses the epoch; ``state_dict`` and ``load_state_dict`` are exact, at any position and over any
-    number of epochs. The result has the order over all ranks: ``split_dataset_by_node`` deals it, and a DataLoader's
-    workers share a rank's part, each sample once. A state fits only its own split and number of workers; if these
-    change, train from the dataset itself.
+    number of epochs. The result has the samples of all ranks: ``split_dataset_by_node`` divides them, and the workers
+    of a DataLoader divide a rank's part. A state fits only its own split and number of workers; if these change, train
+    from the dataset itself.
 
     The result begins at the loaded position, in that position's epoch, else at the start of the current epoch.
 
@@ -41,7 +41,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     Raises
     ------
     UsageError
-        The dataset yields batches, tuples or the part of a rank, which that library makes itself; or the library is
+        The dataset yields batches, tuples or the part of a rank, which `datasets` makes itself; or `datasets` is
         missing or too old.
     """
     if not isinstance(cast("Any", dataset), Dataset):
@@ -52,8 +52,8 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         msg = "Hugging Face datasets hold samples, but this dataset yields batches"
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
     if spec.batcher.counts_share:
-        msg = "filter(refill=True) fills batches, and Hugging Face datasets hold samples"
-        raise UsageError(msg, hint="leave out refill=True: batches of samples are cut behind the filter")
+        msg = "filter(refill=True) fills batches, but Hugging Face datasets hold samples"
+        raise UsageError(msg, hint="leave out refill=True: batches are then cut after the filter")
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
         raise UsageError(msg, hint="use columns() instead of to_tuple()")
@@ -158,15 +158,15 @@ class Examples:
     def _check(self, state: dict[str, Any]) -> None:
         for name, own in (("num_parts", self._num_parts), ("part", self._part)):
             if state[name] != own:
-                msg = f"the state was saved with {name}={state[name]}; this is {name}={own}"
-                hint = "keep ranks, workers and shard() as they were; a state of the shoal dataset itself fits any"
+                msg = f"the state was saved with {name}={state[name]}; here {name}={own}"
+                hint = "keep ranks, workers and shard() as before; a state of the shoal dataset itself fits any split"
                 raise StateError(msg, hint=hint)
 
     def _first_state(self) -> dict[str, Any]:
         """Return the state at the start of the epoch: the loaded position of this epoch, else position 0."""
         if self._epoch < self._start["epoch"]:
             msg = f"epoch {self._epoch} would begin, but the dataset is already in epoch {self._start['epoch']}"
-            hint = f"set_epoch({self._start['epoch']}) on the iterated dataset: map() and others forget the epoch"
+            hint = f"set_epoch({self._start['epoch']}) on the iterated dataset: map() and others drop the epoch"
             raise UsageError(msg, hint=hint)
         if self._epoch == self._start["epoch"]:
             return self._start

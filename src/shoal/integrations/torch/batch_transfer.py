@@ -126,7 +126,7 @@ def named_refusals() -> Iterator[None]:
 
 
 def _is_about_room(error: Exception) -> bool:
-    """Return True if shared memory had no room; torch shows that only in the text of its error."""
+    """Return True if shared memory was full; torch says so only in the text of its error."""
     return isinstance(error, OSError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in ("shared memory", "/torch_", "No space"))
     )

@@ -119,7 +119,7 @@ _VIEWS: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 class Shown(Generic[T]):
-    """An attribute of torch's loader: modules in `_VIEWS` see the value there, all others ``shown_as(value)``."""
+    """An attribute of torch's loader: modules in `_VIEWS` see their value, all other modules ``shown_as(value)``."""
 
     def __init__(self, shown_as: Callable[[T], T] | None = None) -> None:
         self._shown_as = shown_as

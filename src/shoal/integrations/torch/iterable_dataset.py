@@ -35,7 +35,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     change, use `shoal.torch.DataLoader`.
 
     Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``, or the same order comes again: no worker
-    can know whether the others are done. Without workers, call it before the first batch; with workers, before the
+    can know whether the other ranks are done. Without workers, call it before the first batch; with workers, before the
     loader makes its iterator, or a ``StatefulDataLoader`` returns its state: workers begin then. Persistent workers
     (``persistent_workers=True``) begin each loop at the position of the dataset, after `set_epoch` and
     `load_state_dict` of this object or of the dataset.
@@ -68,7 +68,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return self.dataset.stream.length(exactly=True)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, in workers too; see `Dataset.set_epoch`."""
+        """Start the next iterator at the beginning of ``epoch``, in workers too; see `Dataset.set_epoch`."""
         self.dataset.set_epoch(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         """In a worker, move the dataset to the position of the parent's dataset, except in the first pass.
 
         The copy for the worker has the position of the first pass. No worker decides by itself that a pass is over,
-        since the others may disagree.
+        since other ranks may disagree.
         """
         if self._has_begun and self._shared.number != self._seen:
             self._seen, state = self._shared.get()
@@ -139,8 +139,8 @@ class _Part:
     """One worker's part of an epoch, with a state that only the same worker can use.
 
     The part begins at the position of the dataset at the time of the first batch, so that `set_epoch` works until then.
-    A state resumes the part and does not move the dataset, since loaders load a state late: after `set_epoch` for the
-    epoch behind it.
+    A state resumes the part and does not move the dataset, because loaders load a state late: after `set_epoch` for the
+    next epoch.
     """
 
     def __init__(self, dataset: Dataset, worker: int, num_workers: int) -> None:
@@ -189,9 +189,9 @@ class _Part:
 
     @contextmanager
     def _moved_to(self, start: Mapping[str, Any]) -> Iterator[None]:
-        """Move the dataset to the start of an epoch, and afterwards back.
+        """Move the dataset to the start of an epoch, and move it back at the end.
 
-        The dataset keeps all else from the state: the numbers of its order, and the positions left out.
+        The dataset keeps the rest of the state: the numbers of its order, and the positions left out.
         """
         dataset, before = self._dataset, self._dataset.stream.start_state()
         if start == before:
@@ -265,7 +265,7 @@ class SharedState:
             if zlib.crc32(data, number) == crc:
                 return number, json.loads(data)
             time.sleep(0.001)  # another process is writing
-        msg = "a worker could not read the state to begin with: it kept changing"
+        msg = "a worker could not read the state to resume from: the state kept changing"
         raise StateError(msg, hint="call set_epoch() and load_state_dict() before the loop begins, not during it")
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:

@@ -15,11 +15,11 @@ class JpegDecoder:
     """A function for `map` after `batch` that decodes the JPEGs of a field on an accelerator, a batch at a time.
 
     The field becomes a uint8 tensor of shape (batch, 3, height, width) in the memory of the device, or a list of
-    tensors (3, height, width) if the images differ in size. Colours are RGB and EXIF turns nothing, as in `decode`. The
-    device's decoder gives pixels that differ a little from `decode`, whose pixels are the same on every machine. A
-    damaged image raises an error even with ``reading(on_error="skip")``, since the batch is cut already.
+    tensors (3, height, width) if the images differ in size. Colours are RGB, and EXIF orientation is ignored, as in
+    `decode`. The device's decoder gives pixels that differ a little from `decode`, whose pixels are the same on every
+    machine. A damaged image raises an error even with ``reading(on_error="skip")``, because the batch is already made.
 
-    ``ds.batch(64).map(shoal.torch.JpegDecoder("jpg"))`` in a `DataLoader` without workers: its thread decodes ahead.
+    ``ds.batch(64).map(shoal.torch.JpegDecoder("jpg"))`` in a `DataLoader` without workers: a thread decodes ahead.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class JpegDecoder:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Refuse to be sent to another process."""
-        raise TypeError("it decodes in the process that has the GPU")
+        raise TypeError("JpegDecoder decodes in the process that has the GPU")
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         """Return the batch with decoded images."""

@@ -33,7 +33,7 @@ class Step(NamedTuple):
 class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
     """The sampler of a loader: the steps of this rank in the current epoch, from its start.
 
-    As a ``DistributedSampler``, it keeps frameworks from adding another; as a ``BatchSampler``, it lets
+    As a ``DistributedSampler``, it keeps frameworks from adding another sampler; as a ``BatchSampler``, it lets
     ``accelerate.skip_first_batches`` leave out the first batches.
     """
 
@@ -136,7 +136,7 @@ class ReportedLength:
         return self._reported
 
     def compare(self, stream: Stream, limit: int | None = None) -> None:
-        """Warn once if the beginning epoch has another length than reported, or than the ``limit`` of a framework."""
+        """Warn once if the new epoch's length differs from the reported length, or from a framework's ``limit``."""
         reported = self._reported if limit is None else limit
         if reported is None or self._has_warned:
             return
@@ -144,7 +144,7 @@ class ReportedLength:
         if number != reported:
             self._has_warned = True
             text = (
-                "epoch %d has %d batches on each rank, and len(loader) was %d. Code that asked only once ends a longer "
+                "epoch %d has %d batches on each rank, but len(loader) was %d. Code that asks only once ends a longer "
                 "epoch early, and its schedules end early or late: ask in each epoch, as Lightning does with "
                 "reload_dataloaders_every_n_epochs=1"
             )

@@ -26,7 +26,7 @@ class BatchSampler:
             msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
         if (batcher := dataset.stream.spec.batcher).counts_share:
-            msg = f"a batch sampler yields ids, and the ids of {batcher.verb} are known only when samples are read"
+            msg = f"a batch sampler yields ids, but the ids of {batcher.verb} are known only when samples are read"
             raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class BatchSampler:
         return batches_of_ids(self.dataset.stream.iterator_spec())
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one."""
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch."""
         self.dataset.set_epoch(epoch)
 
     def state_dict(self, num_received: int) -> dict[str, Any]:
@@ -78,12 +78,12 @@ class Sampler:
         return (ids[0] for ids in batches_of_ids(self.dataset.stream.iterator_spec()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one."""
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch."""
         self.dataset.set_epoch(epoch)
 
 
 def _refuse_sequences(dataset: Dataset, what: str) -> None:
     """Raise `UsageError` if the dataset packs documents: the ids of a batch would be numbers of sequences."""
     if verb := dataset.stream.spec.rows.verb:
-        msg = f"{what} yields ids of samples, and {verb} makes a sequence of pieces of several"
+        msg = f"{what} yields ids of samples, but {verb} joins pieces of several samples"
         raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")

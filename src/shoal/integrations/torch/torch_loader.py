@@ -192,7 +192,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         """The threads or processes that decode, and the reason: "2 threads: ..."; also in `stats`."""
         if self.num_workers:
             makers = "worker process" if self.num_workers == 1 else "worker processes"
-            return f"{self.num_workers} {makers}: num_workers={self.num_workers} was asked for"
+            return f"{self.num_workers} {makers}: num_workers={self.num_workers} was given"
         return self._threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:
@@ -293,9 +293,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         return self.dataset.stream.partition.remainder == "drop"
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`.
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
 
-        An iterator before its first batch begins there, too.
+        An iterator that has not yielded a batch moves to this epoch, too. See `Dataset.set_epoch`.
         """
         if self._keeps_epoch:
             self.dataset.stream.cursor.name_epoch()  # the same epoch again

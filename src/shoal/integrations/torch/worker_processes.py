@@ -43,7 +43,7 @@ _SECONDS_TO_GIVE_UP = 1.5
 
 
 class Workshop:
-    """The dataset in a worker: a maker of steps, and the final conversion of a batch for the loader."""
+    """The dataset of a worker process: makes a batch for each task, and converts the batch for the loader."""
 
     def __init__(self, work: WorkerSpec, num_workers: int, finish: Callable[[Any], Any], stop: Any) -> None:
         self._maker, self._finish = StepMaker(work, num_workers, stop), finish
@@ -149,7 +149,7 @@ class Workers:
         self._stop.send_bytes(b"stop")
 
     def kill(self) -> None:
-        """Kill the processes, and answer a waiting `next` in their place."""
+        """Kill the processes; a waiting `next` raises `StoppedError`."""
         iterator = self._iterator
         for worker in getattr(iterator, "_workers", ()):
             worker.kill()

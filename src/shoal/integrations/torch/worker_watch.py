@@ -84,7 +84,7 @@ def ended_workers(iterator: Any) -> list[tuple[int, Any]]:
 
 def _raise_if_ended(workers: Sequence[Any]) -> None:
     if any(worker.exitcode is not None for worker in workers):
-        raise RuntimeError("a worker ended before its batch was asked for")
+        raise RuntimeError("a worker ended before its batch was requested")
 
 
 def _forget(iterator: Any) -> None:

@@ -1,6 +1,6 @@
 """Counts of each source before any position: a tree in which every node divides its samples between two children.
 
-A node that has given out ``n`` samples has given ``round(n * left / (left + right))`` of them to its left child, and
+A node that has dealt ``n`` samples has given ``round(n * left / (left + right))`` of them to its left child, and
 the rest to the right one. So counts at a position follow from the position alone, add up to it, and never fall.
 
 A child's count is off by its share of its parent's error and at most a half more. In Huffman's tree only leaves have

@@ -60,7 +60,7 @@ class RepeatedDataset:
     num_samples, num_ids, num_chunks, reach
         See `EndlessSource`.
     order_of
-        Returns the bound order of a round; it should keep the last two.
+        Returns the bound order of a round; it should cache the last two orders.
     span
         Positions of a round to make at once if few are used at a time; None for the span of the order.
     has_one_id

@@ -1,4 +1,4 @@
-"""The order of a mixture: the source of each position, and in each source one sample after the other.
+"""The order of a mixture: the source of each position, and in each source one sample after another.
 
 The mixture is endless: position ``p`` of epoch ``e`` is its position ``e * epoch_size + p``, so that sources carry on
 from one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids of sources
@@ -107,7 +107,7 @@ class MixedSources:
         return chosen, numbers
 
     def numbers_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of samples of its source before each of these ascending, nearly dense positions."""
+        """Count the earlier samples of the same source at each position; positions are ascending and nearly dense."""
         numbers = np.empty_like(positions)
         for part in np.split(np.arange(len(positions)), np.flatnonzero(np.diff(positions) > _SPAN) + 1):
             if part.size:

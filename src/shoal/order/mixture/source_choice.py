@@ -1,8 +1,8 @@
 """Choices of the source of each position, between one change of weights and the next.
 
 Positions are cut into blocks. At the borders of blocks a `CountTree` counts the sources; inside, a key
-permutes the sources. Without that, ranks that take every eighth position could get all of a source and nothing of the
-others (in a simulation of eight equal sources 700 % too many; with it 10 %).
+permutes the sources. Without the permutation, ranks that take every eighth position could get all samples of one source
+and no samples of other sources (in a simulation of eight equal sources 700 % too many; 10 % with the permutation).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class ConstantStage:
         return np.repeat(units, times)
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source, which is in this stage, or None from 2^62 on.
+        """Return the position of sample ``number`` of a source in this stage; None for positions from 2^62 on.
 
         O(num_sources + block).
         """

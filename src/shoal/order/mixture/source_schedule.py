@@ -54,7 +54,7 @@ class SequenceChange:
         return self.epoch, self.at
 
     def steps(self, before: Mapping[str, int]) -> list[tuple[int, Mapping[str, int]]]:
-        """Return the positions from which weights are constant, with the weights; ``before`` holds until then."""
+        """Return the positions at which weights change, with the new weights; ``before`` are the earlier weights."""
         moves = -(-_moved(before, self.weights) // _MOST_MOVED)
         num_steps = min(_RAMP_STEPS, self.ramp, max(1, moves))
         borders = [self.ramp * number // num_steps for number in range(num_steps)] if num_steps else []

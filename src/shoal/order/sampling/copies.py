@@ -116,12 +116,12 @@ class Turns:
         return Turns(copies, starts, chunk, chunk_copies[chunk] + number, turns[chunk], chunk_copies, chunk_turns)
 
     def samples(self, numbers: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample behind each number, given its turn."""
+        """Return the sample of each copy number, given its turn."""
         inside = numbers - self.starts[turns]
         return self.copies.samples(self.first_copy[turns] + inside * self.stride[turns])
 
     def all_samples(self) -> NDArray[np.int64]:
-        """Return the sample behind every number, shape (num_copies,)."""
+        """Return the sample of every copy number, shape (num_copies,)."""
         sizes = np.diff(self.starts)
         return self.samples(np.arange(self.starts[-1]), np.repeat(np.arange(len(sizes)), sizes))
 

@@ -98,7 +98,7 @@ def weighted_counts(weights: NDArray[np.uint32], weight_sum: int, total: int, *,
 
 
 def is_next(places: NDArray[np.int64], taken: Any, size: Any, more: Any) -> NDArray[np.bool_]:
-    """Return True for places in a circle among the ``more`` after the ``taken`` ones; ``taken`` is below ``size``."""
+    """Return True for the ``more`` places from place ``taken`` on, in a circle of ``size``; ``taken < size``."""
     ahead = places - taken
     ahead += np.where(ahead < 0, size, 0)
     follows: NDArray[np.bool_] = ahead < more

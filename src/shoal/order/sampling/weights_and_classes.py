@@ -139,13 +139,14 @@ class ByWeight:
     def without_repeats(self) -> ByWeight:
         """Return the rule with the largest weights lowered until no sample is expected more than once.
 
-        Samples at the limit come in every epoch, and others more often than before, in proportion to their weights.
+        Samples at the limit are drawn once in every epoch. Other samples are drawn more often than before, in
+        proportion to their weights.
 
         Raises `UsageError` if an epoch has more samples than stored samples have a weight above 0.
         """
         num_possible, weights = int(np.count_nonzero(self.weights)), self.weights
         if num_possible < self.num_samples:
-            msg = f"{self.num_samples} samples an epoch without repeats; {num_possible} have a weight above 0"
+            msg = f"an epoch of {self.num_samples} samples must repeat some: {num_possible} have a weight above 0"
             raise UsageError(msg, hint=f"num_samples={num_possible} at most, or replacement=True")
         low, high = 1, int(weights.max()) + 1  # bisection: a limit that is low enough, and one that is not
         while high - low > 1:

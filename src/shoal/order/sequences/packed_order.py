@@ -216,9 +216,9 @@ class PackedOrder:
         return {**self.documents.parameters, **self.packing.to_dict()}
 
     def documents_before(self, number: int) -> int:
-        """Return the position before which documents must stay the same, if the first ``number`` sequences shall.
+        """Return the number of documents that determine the first ``number`` sequences, counted by position.
 
-        A block that ends at a change would be longer without it.
+        A block that ends at a change would be longer without the change.
         """
         if not number or not self.has(number - 1):
             return self.documents.num_samples if number else 0

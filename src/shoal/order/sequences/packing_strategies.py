@@ -28,13 +28,13 @@ class PackedBlock:
     Attributes
     ----------
     length
-        Tokens for which a sequence has room; 0 if this varies.
+        Tokens that fit into a sequence; 0 if the length varies.
     first_piece
         First piece of each sequence, then the number of pieces; shape (num_sequences + 1,).
     document
         Document of each piece, numbered in the block; shape (num_pieces,).
     start, stop
-        Its tokens in the document, half-open.
+        Tokens of the piece in the document, half-open.
     """
 
     length: int

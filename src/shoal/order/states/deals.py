@@ -1,14 +1,14 @@
 """Progress of ranks through an epoch in which each rank fills its own batches, and the positions that all have left.
 
 With ``filter(refill=True)`` each rank takes as many samples of its share as its batches need. So ranks advance at
-different rates, and no single position tells the progress. A *deal* does: the position from which global batches were
-dealt, their size, the number of ranks, and the number of samples that each rank has taken of its share. These numbers
+different rates, and no single position records the progress. A *deal* does: it has the first position of the global
+batches, their size, the number of ranks, and the number of samples that each rank has taken of its share. These numbers
 and the order determine the positions left. If positions are dealt again, to other ranks or in other batches, the next
 deal lies on top: its global batches are cut from the positions that earlier deals have left.
 
 If ranks pack documents into sequences as they come, a rank has taken the documents of finished groups, and some
-sequences of the next group. These count for a rank that goes on as before. Otherwise the documents of that group are
-dealt again, and documents of yielded sequences come again.
+sequences of the next group. These count for a rank that continues as before. Otherwise the documents of that group are
+dealt again, and documents of yielded sequences are repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Deal:
     rank
         The only rank in ``taken``; None if it holds all ranks.
     packing
-        Arguments by which each rank packs the documents of its share, as JSON types; None if ranks do not pack.
+        Arguments for packing the documents of a rank's share, as JSON types; None if ranks do not pack.
     sequences
         Sequences that each rank has taken of the documents after ``taken``; () if ranks do not pack.
     """
@@ -130,9 +130,9 @@ class RankPlace(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A deal that starts at its first global batch with positions left, and the positions taken from there on.
+    """A deal cut to its incomplete global batches, and the positions that ranks have taken from these batches.
 
-    Before ``deal.position`` this deal and earlier ones have taken all positions.
+    All positions before ``deal.position`` are taken.
     """
 
     deal: Deal

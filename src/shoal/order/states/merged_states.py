@@ -13,22 +13,22 @@ from shoal.order.states.deals import Deal
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    r"""Merge the states of all ranks of a stream with ``filter(refill=True)`` into one that every rank can load.
+    r"""Merge the states of all ranks of a stream with ``filter(refill=True)`` into one state that every rank can load.
 
-    At the same world size and batch size, each rank continues as without the stop. Otherwise, the samples of the
-    epoch that all ranks together have left are dealt again: nothing is missed, and nothing comes twice.
+    At the same world size and batch size, each rank continues as if the run had not stopped. Otherwise, the undelivered
+    samples of the epoch are divided among the new ranks: no sample is lost or repeated.
 
     Parameters
     ----------
     states
-        The states of all ranks (`Dataset.state_dict`) after the same step, in any order; of ranks that all get the same
-        samples (``partition(replicate=k)``), one or all. Without ``refill=True`` all states of a stream are equal, and
-        the result equals them.
+        The states of all ranks (`Dataset.state_dict`) after the same step, in any order. Ranks with the same samples
+        (``partition(replicate=k)``) may give one state or all. Without ``refill=True`` all states of a stream are
+        equal, and the result equals them.
 
     Returns
     -------
     dict
-        Holds about six bytes for each rank: less than 1 KB for 100 ranks, 6 KB for 1000.
+        A state of about six bytes for each rank: less than 1 KB for 100 ranks, 6 KB for 1000.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if any(deal.rank is not None for state in loaded for deal in state.deals):
         return _merged(_by_rank(loaded)).to_dict()
     if any(other != first for other in loaded):
-        msg = "these states are of no particular rank, and are at different positions"
+        msg = "these states are of no particular rank, but are at different positions"
         raise StateError(msg, hint="any one of them resumes all ranks: load the one that you want")
     return first.to_dict()
 

@@ -165,8 +165,8 @@ ORDER = Switch("name", _order_forms, OTHER_ORDER)
 SOURCE = Fields(
     {
         "index": Field(_TEXT, "fingerprint of the dataset"),
-        "seed": Field(_SEED, "seed of its order"),
-        "order": Field(ORDER, "its order"),
+        "seed": Field(_SEED, "seed of the order"),
+        "order": Field(ORDER, "order of the dataset"),
     },
     title="a source",
 )
@@ -176,12 +176,12 @@ MIXTURE = Fields({**_MIXED, **_SOURCES, **_POSITIONS, **_PACKED}, others=_NUMBER
 
 _DEALT = {
     "epoch": Field(_EPOCH, "epoch of the global batches"),
-    "position": Field(_COUNT, "position from which they were dealt"),
-    "global_batch": Field(_ORDINAL, "their size"),
+    "position": Field(_COUNT, "first position of the global batches"),
+    "global_batch": Field(_ORDINAL, "size of a global batch"),
     "world_size": Field(_ORDINAL, "number of ranks"),
     "without": Field(_SPANS, "positions left out of the epoch", is_optional=True),
     "packing": Field(PACKING, "how each rank packs documents as they come", is_optional=True),
-    "sequences": Field(ListOf(_SEQUENCES), "sequences taken of documents behind `taken`", is_optional=True),
+    "sequences": Field(ListOf(_SEQUENCES), "sequences taken from documents after `taken`", is_optional=True),
 }
 RANK_DEAL = Fields(
     {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples it took of its share")},
@@ -191,7 +191,7 @@ DEAL = Fields(
     {
         **_DEALT,
         "taken": Field(_COUNT, "samples that each rank has taken at least"),
-        "ahead": Field(ListOf(_COUNT_OR_NONE), "how many more each has taken; null for its whole share"),
+        "ahead": Field(ListOf(_COUNT_OR_NONE), "how many more samples each rank has taken; null for its whole share"),
     },
     title="progress of all ranks",
 )
@@ -200,7 +200,7 @@ STATE = Kind(
     "state",
     "state of a dataset",
     "state_dict()",
-    "load_state_dict() of a dataset of shoal.open() or shoal.mix(), or of its loader, takes it",
+    "load it with load_state_dict() of a dataset of shoal.open() or shoal.mix(), or of its loader",
     Fields(
         {
             "version": Field(_COUNT, "version of states"),
@@ -278,7 +278,7 @@ LIVE = Kind(
     "state",
     "state of a live stream",
     "state_dict()",
-    "load_state_dict() of a stream of shoal.from_iterable(), from_callable() or follow() takes it",
+    "load it with load_state_dict() of a stream of shoal.from_iterable(), from_callable() or follow()",
     _BY_NUMBER,
     ("live", 1),
 )
@@ -316,7 +316,7 @@ WORKER = Kind(
     "state",
     "state of one worker of torch's loader",
     "state_dict()",
-    "shoal.torch.IterableDataset in the same worker, rank and number of these takes it",
+    "load it with shoal.torch.IterableDataset in the same worker and rank, of as many workers and ranks",
     Fields(
         {
             "start": Field(STATE.fields, "state of the dataset where the epoch began"),
@@ -332,7 +332,7 @@ PART = Kind(
     "state",
     "state of a dataset of Hugging Face made by to_hf()",
     "state_dict()",
-    "load_state_dict() of ds.to_hf() takes it",
+    "load it with load_state_dict() of ds.to_hf()",
     Fields(
         {
             "type": Field(OneOf(("shoal",)), "always shoal"),

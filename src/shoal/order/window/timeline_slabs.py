@@ -11,8 +11,8 @@ and delivers the ``r``-th of its ``m`` samples at::
     time(j, r) = birth + (death - birth) * (r + phase) / m
 
 with one random phase in [0, 1) for each chunk. So each *lane*, the slots that are equal modulo ``width``, holds exactly
-one chunk at any time from 0 to ``n``: the first chunks begin together and end one after the other, the last ones begin
-one after the other and end together. Even spacing makes every span of time a fair sample of the live chunks; without
+one chunk at any time from 0 to ``n``: the first chunks begin together and end one after another, the last ones begin
+one after another and end together. Even spacing makes every span of time a fair sample of the live chunks; without
 the phases all chunks would deliver in step. A random permutation inside each chunk turns ranks into samples.
 
 Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs of

@@ -97,10 +97,10 @@ def refuse_unheld(opened: Opened, format_name: str) -> None:
         return
     for name, encoding in _encodings(opened).items():
         if is_list(encoding):
-            msg = f"the column {name!r} is {encoding}, and {target} shards do not hold lists of images"
+            msg = f"the column {name!r} is {encoding}, but {target} shards do not hold lists of images"
             raise UsageError(msg, hint='format="mds", "parquet" or "arrow" holds them')
         if target == "jsonl" and (encoding == "bytes" or files_of(encoding) is not None):
-            msg = f"the column {name!r} is {encoding}, and JSON holds no bytes"
+            msg = f"the column {name!r} is {encoding}, but JSON holds no bytes"
             raise UsageError(msg, hint='format="mds", "parquet", "arrow", "tar" or "tfrecord" holds them')
 
 

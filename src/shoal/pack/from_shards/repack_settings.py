@@ -118,7 +118,7 @@ def refuse_partial(opened: Opened) -> None:
         raise UsageError(msg, hint="`shoal info` shows the contents that are not samples")
     if opened.stored is not None:
         excluded = index.num_samples - len(opened.stored)
-        msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
+        msg = f"the splits of the source exclude {counted(excluded, 'sample')}, but shards are repacked whole"
         raise UsageError(msg, hint="remove these samples from the exclude list of the splits, or from the shards")
 
 
@@ -195,7 +195,7 @@ def settings_of(
 def selection_of(opened: Opened, request: RepackRequest, progress: Progress | None) -> Selection:
     """Return the selection of samples; dedup reads the samples, or the headers of tars.
 
-    Raises `UsageError` if there is no column or class of a name, and `ShardError` if a sample is damaged.
+    Raises `UsageError` if a named column or class does not exist, and `ShardError` if a sample is damaged.
     """
     check_dedup(request.dedup)
     stored, duplicates = request.selected, None

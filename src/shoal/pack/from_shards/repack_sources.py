@@ -49,7 +49,7 @@ def repack_source(
     source_format: str | Format | None,
     storage_options: Mapping[str, Any] | None,
 ) -> RepackSource:
-    """Open the source of a repacking into ``url``; `UsageError` if ``url`` lies in it, or it cannot be repacked."""
+    """Open the source of a repacking into ``url``; `UsageError` if ``url`` lies in it, or it is unsuitable."""
     if not isinstance(source, Dataset):
         check_apart(source, url)
         source_options, output_options = options_of_sides(source, os.fspath(url), storage_options)
@@ -57,7 +57,7 @@ def repack_source(
         return RepackSource(opened, output_options)
     for name, value in {"split": split, "index": index, "source_format": source_format}.items():
         if value is not None:
-            msg = f"{name}= chooses shards of a path, and the source is a dataset that is open"
+            msg = f"{name}= chooses shards of a path, but the source is an open dataset"
             raise UsageError(msg, hint=f"shoal.open(..., {name.removeprefix('source_')}=...)")
     spec = source.stream.spec
     opened = spec.opened.one("repack()")
@@ -89,7 +89,7 @@ def refuse_to_repack(spec: DatasetSpec) -> None:
     }
     for verb, (is_used, hint) in reasons.items():
         if is_used:
-            msg = f"repack() takes samples in stored order, one by one, and this dataset has a {verb}"
+            msg = f"repack() takes samples in stored order, one by one, but this dataset has a {verb}"
             raise UsageError(msg, hint=hint)
 
 

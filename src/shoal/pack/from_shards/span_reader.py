@@ -144,7 +144,7 @@ class SpanReader:
         shard, byte, _ = opened.index.place(sample_id)
         if not isinstance(sample, Damaged):
             error: ShoalError = ShardError(
-                "this sample was damaged, and is sound when read again", shard=shard, byte=byte
+                "this sample was damaged, but is sound when read again", shard=shard, byte=byte
             )
         elif isinstance(sample.error, ShoalError):
             error = sample.error

@@ -48,20 +48,20 @@ def documents_format(
         raise UsageError(msg, hint="name one kind by a glob: 'DIR/**/*.txt'")
     if not texts:
         if documents is not None:
-            msg = f"{printed(source)}: samples of shards are the documents, and documents={documents!r} was requested"
+            msg = f"{printed(source)}: samples of shards are the documents, but documents={documents!r} was requested"
             raise UsageError(msg, hint="leave it out; it is for plain text (.txt)")
         return None
     if documents == "line":
         codec = CODEC_OF_SUFFIX.get(splitext(texts[0])[1].lower())
         return FORMATS["text" if codec is None else f"text.{codec}"]
     if packed := [path for path in texts if path.lower().endswith(tuple(CODEC_OF_SUFFIX))]:
-        msg = f"{packed[0]}: a compressed file of text is read line by line, and each file is to be a document"
+        msg = f"{packed[0]}: a compressed file of text is read line by line, but each file is to be a document"
         raise UsageError(msg, hint='documents="line", or decompress the files')
     return Folder(field=field, labels=False, suffixes=Text().suffixes)
 
 
 def _is_text(path: str, *, is_directory: bool, is_certain: bool) -> bool:
-    """Return True if a file is plain text: by its suffix, or, outside a directory, since no format has the suffix."""
+    """Return True if a file is plain text by its suffix; a file named alone is text if no format has its suffix."""
     if path.lower().endswith(_TEXTS) or is_directory or is_certain:
         return path.lower().endswith(_TEXTS) or not is_directory
     with suppress(SourceError):

@@ -49,7 +49,7 @@ class Duplicates:
 
     @classmethod
     def of_index(cls, index: Index) -> Duplicates | None:
-        """Read the counts from the metadata of an index; None if it has none."""
+        """Read the counts from the metadata of an index; None if the index has no counts."""
         counts = index.metadata.get(DUPLICATES)
         if not isinstance(counts, Mapping):
             return None

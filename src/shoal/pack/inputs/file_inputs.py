@@ -217,7 +217,7 @@ def manifest_inputs(
     if column is None or column not in names:
         what = f"of paths ({', '.join(_PATH_COLUMNS)})" if column is None else repr(column)
         msg = f"{manifest}: there is no column {what} among {', '.join(names)}"
-        hint = "path_column= says which it is; if rows are samples, `shoal repack SRC DST --to FORMAT` packs them"
+        hint = "path_column= names the paths; if rows are samples, `shoal repack SRC DST --to FORMAT` packs them"
         raise UsageError(msg, hint=did_you_mean(column, names) + hint)
     root = str(Path(expand_home(manifest)).absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
@@ -258,7 +258,7 @@ def _relative(value: Any, root: str, manifest: str, row: int) -> str:
         raise UsageError(msg, hint="every row names one file")
     value = local_path(value)
     if scheme_of(value):
-        msg = f"{manifest}: row {row} names {without_secrets(value)}, and a manifest names files of this machine only"
+        msg = f"{manifest}: row {row} names {without_secrets(value)}, but a manifest names files of this machine only"
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; or copy them and name the copies"
         raise UsageError(msg, hint=hint)
     path = Path(expand_home(value))

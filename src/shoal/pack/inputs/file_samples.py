@@ -125,7 +125,7 @@ def _sample(
                 try:
                     row[name] = value.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    msg = f"{key}: byte {error.start} of the file is not UTF-8, and JSON holds no bytes"
+                    msg = f"{key}: byte {error.start} of the file is not UTF-8, but JSON holds no bytes"
                     raise UsageError(msg, hint="pack into tar, mds, parquet, arrow or tfrecord") from None
     return row
 
@@ -194,7 +194,7 @@ def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[st
     if not beside.keys() & set(fields):
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
-    msg = f"the file {shown(name)!r} would be the field {field!r} of its sample, which {beside[field]} is already"
+    msg = f"the file {shown(name)!r} would be the field {field!r} of its sample, but {beside[field]} has this name"
     hint = "labelled=False packs files without their class"
     raise UsageError(msg, hint=hint if "class" in beside[field] else "rename it, or pack into another format")
 

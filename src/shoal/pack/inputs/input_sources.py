@@ -83,7 +83,7 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
         _refuse_for(f"{path} is a glob", of_manifests)
         files = glob_files(as_glob(str(path)), root=fixed_directory(str(path)))
     else:
-        msg = f"{path}: there is nothing of that name"
+        msg = f"{path}: no such file or directory"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
     left_out: tuple[tuple[str, str], ...] = ()
     if require and len(files):
@@ -94,8 +94,8 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
         files, labelled=request.labelled, is_whole=path.is_dir(), skips=request.skips
     )
     if classes is None and CLASS_FIELD in require:
-        msg = f"require={CLASS_FIELD!r} asks for classes, and there are no classes: no file lies in a directory"
-        raise UsageError(msg, hint="leave it out, or name the directory above the classes")
+        msg = f"require={CLASS_FIELD!r} asks for classes, but there are no classes: no file lies in a directory"
+        raise UsageError(msg, hint="leave out require=, or name the directory above the classes")
     left_out += outside
     if not grouped:
         return tree_inputs(files, format=request.format, classes=classes, left_out=left_out, distinct=distinct)
@@ -153,6 +153,6 @@ def _lost(files: FileTree, names: Sequence[str], *, skips: bool) -> dict[str, st
 def _refuse_for(what: str, options: Mapping[str, object]) -> None:
     """Refuse options that would have no effect."""
     if names := [name for name, is_set in options.items() if is_set]:
-        msg = f"{what}, and {', '.join(names)} does not apply to it"
+        msg = f"{what}, but {', '.join(names)} does not apply to it"
         hint = "grouped=, labelled= and require= are for files of a directory or a glob, path_column= for manifests"
         raise UsageError(msg, hint=hint)

@@ -19,7 +19,7 @@ from shoal.storage.files.small_files import FileTree, tree_of
 from shoal.storage.sources.shard_selection import warn_of_hidden
 from shoal.storage.storage_errors import os_failure
 
-_ALONE_FILES = 4096  # listing so many files takes as long as starting an interpreter
+_ALONE_FILES = 4096  # listing this many files takes as long as starting an interpreter
 _AT_ONCE_DIRECTORIES = 64
 _AT_ONCE_LETTERS = 8192  # of their names; two pending requests fit into a pipe
 _AHEAD = 2

@@ -96,7 +96,7 @@ def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | i
             raise UsageError(msg, hint="classes are compared as text, letter by letter")
         if factor < 1:
             msg = f"class {name!r} has the factor {factor}; oversampling drops nothing, so a factor is at least 1"
-            raise UsageError(msg, hint="to have fewer of them, leave inputs out")
+            raise UsageError(msg, hint="to pack fewer samples of a class, leave inputs out")
     exact = [int(counts[code]) * Fraction(factors.get(str(name), 1)) for code, name in enumerate(names)]
     promised = [int(number + Fraction(1, 2)) for number in exact]  # halves up; numbers are not negative
     return _spread(names, codes, counts, promised, check_seed(seed))
@@ -110,8 +110,8 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
     names, codes, counts = _classes(labels)
     if None in names:
         number = labels.index(None)
-        msg = f"input {number} has no value to balance by, and so have {int(counts[names.index(None)])} inputs in all"
-        raise UsageError(msg, hint="leave them out, or give them a value of their own")
+        msg = f"{int(counts[names.index(None)])} inputs have no value to balance by; the first is input {number}"
+        raise UsageError(msg, hint="leave these inputs out, or give them a value")
     return _spread(names, codes, counts, [int(counts.max(initial=0))] * len(names), check_seed(seed))
 
 

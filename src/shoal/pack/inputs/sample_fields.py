@@ -127,7 +127,7 @@ def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
 
 
 def _either_of(sets: Iterable[Sequence[str]], lacking: Mapping[str, Sequence[str]]) -> str:
-    """Return the beginning of a hint that joins pictures, audio or video under several suffixes."""
+    """Return the beginning of a hint: the required fields with alternative suffixes, such as ``jpg;png``."""
     present = list(dict.fromkeys(map(tuple, sets)))
     required = {names for missing in lacking.values() for names in missing}
     joined = _with_alternatives(dict.fromkeys(field for fields in present for field in fields), present)

@@ -190,7 +190,7 @@ def _name(files: FileTree, number: int) -> str:
 
 
 def shard_suffix(inputs: InputTable) -> str | None:
-    """Return the suffix of all files if shards have it, since each shard would become a single sample."""
+    """Return the suffix of all files if it is a suffix of shards: each shard would become a single sample."""
     parts = inputs.files.last_parts() if isinstance(inputs, _TreeInputs) else []
     suffix = next((suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix)), None)
     return suffix.decode() if suffix and all(part.lower().endswith(suffix) for part in parts) else None

@@ -106,7 +106,7 @@ class PackJob:
         Raises
         ------
         UsageError
-            There is no such unit; the destination has a shard of this name with other bytes, so the inputs are not the
+            The unit does not exist; a shard of this name has other bytes in the destination, so the inputs are not the
             same each time; or another job has taken the destination.
         StorageError
             An input cannot be read, or the shard cannot be written; nothing of the shard is left.
@@ -124,7 +124,7 @@ class PackJob:
         Raises
         ------
         UsageError
-            There is no such unit, or the job is finished.
+            The unit does not exist, or the job is finished.
         """
         check_unit(number, self.num_units)
         if isinstance(self.units, Index):

@@ -63,7 +63,7 @@ class ShardJob:
         return self.shard.name
 
     def run(self, out: Output, report: JobProgress) -> ShardSummary:
-        """Make the shard and leave its part of the index, unless it exists; return its summary."""
+        """Make the shard and store its part of the index, unless it exists; return the summary of the shard."""
         if (done := out.committed()) is not None:
             return Committed.of_index(out.url, done).summary.shards[self.number]
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs

@@ -56,7 +56,7 @@ def clean(
     Raises
     ------
     UsageError
-        The job has written something within the grace period, or the store tells no times and ``grace_seconds`` is
+        The job has written something within the grace period, or the store reports no times and ``grace_seconds`` is
         not 0.
     StorageError
         A process of this machine is packing here, or a file cannot be removed.

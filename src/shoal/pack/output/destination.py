@@ -106,12 +106,12 @@ class Output:
         sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
         if lost := [name for name, num_bytes in sizes if listed.get(join(self.url, name)) != num_bytes]:
             which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
-            msg = f"{without_secrets(self.url)}: this was finished, and {which} missing now, or of another size"
+            msg = f"{without_secrets(self.url)}: this was finished, but {which} missing now, or of another size"
             raise UsageError(msg, hint="restore them, `shoal verify` lists all; or pack into another directory")
         if not may_skip and (skipped := failures_in(finished.metadata.get("skipped", ()))):
             msg = f"{without_secrets(self.url)}: there is a dataset already, made without "
             msg += counted(len(skipped), "input")
-            hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
+            hint = f"the first of them is {skipped[0][0]}; pack into another directory, or use the existing dataset"
             raise UsageError(msg, hint=hint)
 
     def _begin(self, suffix: str, settings: Mapping[str, Any], *, shared: bool) -> Index | None:
@@ -167,7 +167,7 @@ class Output:
     def publish(self, unfinished: UnfinishedObject, part: Index) -> None:
         """Make a complete shard visible; an existing shard of the same name and bytes stays.
 
-        Raises `UsageError` if there is a shard of this name with other bytes.
+        Raises `UsageError` if a shard of this name has other bytes.
         """
         name, digest = part.shard_names[0], str(part.metadata["digest"])
         path = join(self.url, name)
@@ -177,9 +177,9 @@ class Output:
         self.store.close()  # drops cached facts about absent objects
         present = digest_of(path, self.store)
         if present != digest:
-            msg = f"{without_secrets(path)}: a shard of this name is there already, with other bytes (its digest is "
-            msg += f"{present}, and now {digest} came out)"
-            hint = "the inputs, or the stages, are not the same each time; remove a shard that is of no use"
+            msg = f"{without_secrets(path)}: a shard of this name exists with other bytes (its digest is "
+            msg += f"{present}; the new digest is {digest})"
+            hint = "the inputs or the stages differ from run to run; remove the shard if you do not need it"
             raise UsageError(msg, hint=hint)
 
     def undo(self, name: str, digest: str) -> None:
@@ -220,8 +220,8 @@ class Output:
         infos = stat_all([join(self.url, name) for name in sizes], self.store)
         for info, num_bytes in zip(infos, sizes.values(), strict=True):
             if info.num_bytes != num_bytes:
-                msg = f"{without_secrets(info.path)}: this has {info.num_bytes} bytes, and {num_bytes} were written"
-                raise StorageError(msg, hint="does something else write here? nothing was committed")
+                msg = f"{without_secrets(info.path)}: the shard has {info.num_bytes} bytes, not {num_bytes}"
+                raise StorageError(msg, hint="does another program write here? nothing was committed")
         return [info.version for info in infos]
 
     def put(self, name: str, data: bytes) -> None:
@@ -312,7 +312,7 @@ class Output:
             return False
         if was_left_by_opening(index):
             return True
-        msg = f"{without_secrets(path)}: another packing has written this while this one was under way"
+        msg = f"{without_secrets(path)}: another packing has written this file during this packing"
         raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
 
     def index(self) -> Index:
@@ -326,7 +326,7 @@ class Output:
             self._lock = InheritedLock(self.journal.lock_path, wait_seconds=_WAIT_SECONDS)
 
     def release(self) -> None:
-        """Release the lock, so that others can pack here."""
+        """Release the lock, so that other jobs can pack here."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -345,7 +345,7 @@ class Output:
         if self.journal.planned() is None:
             with suppress(StorageError):
                 self.journal.clear()
-        msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make another one"
+        msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make a different one"
         raise UsageError(msg, hint="pack into another directory, or remove the dataset")
 
     def _listed(self, directory: str) -> Mapping[str, int]:

@@ -84,7 +84,7 @@ class Journal:
         return ""
 
     def planned(self) -> dict[str, Any] | None:
-        """Return the record of the plan, of this or another packing; None if none has begun."""
+        """Return the record of the plan, of this or another packing; None if no packing has begun."""
         data = self._read(_PLAN)
         if data is None:
             return None

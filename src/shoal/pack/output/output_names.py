@@ -1,4 +1,4 @@
-"""Names in an output: of its shards, of its plan, and its own name, which must lie apart from the inputs."""
+"""Names in an output: its shards, its plan, and its own name. The output must lie apart from the inputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_prefix(prefix: str) -> str:
     """Return the prefix of shard names; `UsageError` if shards would lie elsewhere, be hidden, or not fit an index."""
     is_name = prefix and prefix[0] != "." and "/" not in prefix and prefix.isprintable()
     if not is_name or len(prefix.encode()) > _MOST_PREFIX_BYTES:
-        msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
+        msg = f"shards are named PREFIX-000000; {prefix!r} cannot be PREFIX"
         hint = "a prefix has no slash, no control characters, no dot at its beginning, and at most "
         raise UsageError(msg, hint=f"{hint}{_MOST_PREFIX_BYTES} bytes")
     return prefix

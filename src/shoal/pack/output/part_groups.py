@@ -131,7 +131,7 @@ def merged_groups(
         for part, num_planned in zip(parts, np.diff(cuts[first : stop + 1]).tolist(), strict=True):
             num_inputs = part.num_samples + len(part.metadata["skipped"])
             if num_inputs != num_planned:
-                msg = f"{part.shard_names[0]}: {num_planned} inputs were planned, and {num_inputs} are accounted for"
+                msg = f"{part.shard_names[0]}: {num_planned} inputs were planned, but {num_inputs} packed or skipped"
                 raise UsageError(msg, hint=_NOTHING)
         return merged_index(completed(first, parts))
 
@@ -161,7 +161,7 @@ def _kept_group(
     journal.keep_group(key, encode(merge(*span)))
     known = _group_in(journal, key)
     if known is None:
-        msg = f"{journal.directory}: records are gone that were written just now"
+        msg = f"{journal.directory}: records that were just written are missing"
         raise StorageError(msg, hint="does another process remove them?")
     return known
 

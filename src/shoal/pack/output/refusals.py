@@ -25,7 +25,7 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
     suffixes = (suffix, *suffixes_in_directories())
     shard = next((name for name in present if name.lower().endswith(suffixes)), None)
     if shard is not None:
-        msg = f"{without_secrets(url)}: there are shards already, {shard} for one"
+        msg = f"{without_secrets(url)}: there are shards already, such as {shard}"
         raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
 
 
@@ -46,7 +46,7 @@ def other_plan(url: str, recorded: object, settings: Mapping[str, Any]) -> Usage
             texts = ["not given" if value is None else f"{value!r:.80}" for value in (was, now)]
             differing.append(f"{name}: not the same" if is_digest else f"{name} was {texts[0]}, is {texts[1]}")
     msg = f"{without_secrets(url)}: another packing was begun here and not finished: "
-    msg += "; ".join(differing) or "its inputs were others"
+    msg += "; ".join(differing) or "its inputs were different"
     hint = f"give the same arguments to finish it; `shoal pack --clean {without_secrets(url)} --grace 0` removes it"
     return UsageError(msg, hint=hint)
 
@@ -61,8 +61,8 @@ def unprotected(url: str, reason: str) -> UsageError:
 
 def taken(url: str) -> UsageError:
     """Return the error of a job that has lost its destination to another job."""
-    msg = f"{without_secrets(url)}: another job has taken this destination, or this one was removed from it"
-    return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
+    msg = f"{without_secrets(url)}: another job has taken this destination, or this job was removed"
+    return UsageError(msg, hint="plan the job again; a replaced job cannot write here")
 
 
 def failures_in(skipped: Sequence[Sequence[str]]) -> list[Sequence[str]]:

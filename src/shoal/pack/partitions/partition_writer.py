@@ -174,7 +174,7 @@ class PartitionWriter:
     def _check_there(self, lost: Iterator[str]) -> None:
         name = next(lost, None)
         if name is not None:
-            msg = f"{without_secrets(join(self._out.url, name))}: this was written, and is missing now, or another"
+            msg = f"{without_secrets(join(self._out.url, name))}: this shard was written, but is missing or different"
             raise UsageError(msg, hint="nothing was committed; does something else write here?")
 
     def _finished(self) -> Index | None:
@@ -204,8 +204,8 @@ def _check_columns(groups: Sequence[PartGroup]) -> None:
             options = options_of_shard(group.format, group.shard_heads.get(number, {}))
             known = known or options
             if options != known:
-                msg = f"{name} has the columns {options['columns']}, and shards before it {known['columns']}"
-                hint = "options={'columns': {...}} gives all shards the same; nothing was committed"
+                msg = f"{name} has the columns {options['columns']}, but shards before it have {known['columns']}"
+                hint = "options={'columns': {...}} gives all shards the same columns; nothing was committed"
                 raise UsageError(msg, hint=hint)
 
 
@@ -287,8 +287,8 @@ def _compare(url: str, done: Index, _: UnfinishedObject, part: Index) -> None:
     name, digest = part.shard_names[0], part.metadata["digest"]
     known = dict(zip(done.shard_names, done.metadata["digests"], strict=True)).get(name, "of no shard")
     if known != digest:
-        msg = f"{without_secrets(join(url, name))}: the dataset is finished, and this shard would now have other bytes "
-        msg += f"(its digest is {known}, and {digest} came out)"
+        msg = f"{without_secrets(join(url, name))}: the dataset is finished, but this shard would now have other bytes "
+        msg += f"(its digest is {known}; the new digest is {digest})"
         raise UsageError(
             msg, hint="these rows differ from the dataset; write into another directory, or remove the dataset"
         )

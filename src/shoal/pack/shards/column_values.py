@@ -21,7 +21,7 @@ def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
         if not isinstance(value, bool | int | float | str):
             name = sample.get("__key__", sample.get("key", ""))
             kind = "none" if value is None else f"a {type(value).__name__}"
-            msg = f"the column {column.name!r} is {column.path!r} of each sample, and the sample {name!r} has {kind} "
+            msg = f"the column {column.name!r} is {column.path!r} of each sample, but the sample {name!r} has {kind} "
             msg += f"there; its fields are {', '.join(sample)}"
             meant = meant_path(sample, column.path)
             hint = f"did you mean {column.name}={meant}?" if meant else did_you_mean(column.path, sample).rstrip()

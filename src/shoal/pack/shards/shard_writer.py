@@ -100,12 +100,12 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
 
     Inputs may be encoded blocks of records, with the shard's columns. A shard that is recorded as finished is neither
     read nor written. No shard is replaced: a shard of the same name and bytes, of a killed run or another machine, is
-    taken as it is. Memory: about 2 MiB, 10 MiB if the output is an object store, a whole shard if the format needs it.
+    kept. Memory: about 2 MiB, 10 MiB if the output is an object store, a whole shard if the format needs it.
 
     Raises
     ------
     UsageError
-        The format cannot hold a sample, or there is a shard of this name with other bytes.
+        The format cannot hold a sample, or a shard of this name has other bytes.
     StorageError
         An input cannot be read, or the shard cannot be written; nothing of the shard is left.
     """
@@ -226,7 +226,7 @@ class ShardWriter:
     def check(self, sample: Sample) -> None:
         """Raise `UsageError` if the previous sample has the same key: readers of a tar join such neighbours."""
         if self._last_key is not None and sample.get("__key__") == self._last_key:
-            msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
+            msg = f"the sample {self._last_key!r} follows a sample with the same key, and readers of a tar would "
             msg += "join both into one sample"
             raise UsageError(msg, hint="give each sample its own key; in other formats a key is just a field")
 

@@ -222,6 +222,6 @@ def _json_of(options: Mapping[str, str], name: str) -> dict[str, Any]:
     except ValueError:
         options_in = None
     if not isinstance(options_in, dict):
-        msg = f"{name} must be a JSON object, and is {text!r:.80}"
+        msg = f"{name} must be a JSON object, but is {text!r:.80}"
         raise UsageError(msg, hint=f"""option("{name}", '{{"compression": "zstd"}}'), for instance""")
     return options_in

@@ -1,7 +1,7 @@
 """The order of a table's rows without ties, and the first row of each shard.
 
-Spark gives no rows for a plan: partitions follow from random samples of a table, and change with the cluster. The plan
-uses the unchanging order of rows: by key, then by a hash of the row, then by all columns. A pass over row sizes finds
+Partitions of Spark cannot be planned: they follow from random samples of a table, and change with the cluster. The plan
+uses a stable order of rows: by key, then by a hash of the row, then by all columns. A pass over row sizes finds
 the first row of each shard, as for files (`shoal.pack.shards.shard_plan`).
 """
 
@@ -74,7 +74,7 @@ def check_table(df: Any, keys: Sequence[str]) -> None:
 
 
 def _unordered(kind: Any) -> str:
-    """Return a type without an order inside this type; "" if there is none."""
+    """Return the first type inside this type that Spark cannot sort; "" if there is none."""
     name: str = kind.typeName()
     if name in ("map", "variant", "udt", "interval"):
         return name
@@ -172,7 +172,7 @@ def spans_of_partition(
     """
     ends = before + np.cumsum(num_bytes)
     begins = ends - num_bytes
-    # A row belongs to the last share that does not begin behind it. Shares begin at whole bytes, as in `plan_shards`.
+    # A row belongs to the last share that does not begin after it. Shares begin at whole bytes, as in `plan_shards`.
     first = int(begins[0]) * num_shards // max(1, total)
     last = int(begins[-1]) * num_shards // max(1, total)
     shards = np.arange(max(0, first), min(num_shards - 1, last + 1) + 1)

@@ -179,7 +179,7 @@ def _rows_at_once(session: Any, num_rows: int) -> Iterator[None]:
 
 
 def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int], progress: UnitProgress | None) -> None:
-    """Bring the rows of each missing shard into one task, and make the shards."""
+    """Send the rows of each missing shard to one task, and write the shards."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     shards, session = set(missing), ordered.sparkSession
@@ -197,7 +197,7 @@ def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int],
 
 
 class _PackShards:
-    """Function of a task: makes the shards of its rows, one after the other."""
+    """Function of a task: makes the shards of its rows, one after another."""
 
     def __init__(self, out: Output, units: SortedUnits, finished: Any) -> None:
         self._out, self._units, self._finished = out, units, finished

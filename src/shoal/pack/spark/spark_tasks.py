@@ -155,7 +155,7 @@ def context_of(spark: Any) -> Any:
 
 @contextmanager
 def noting_errors() -> Iterator[None]:
-    """In a task: add errors of shoal to themselves as a note, since the driver gets only text."""
+    """In a task, attach an error of shoal to itself as a note: the driver receives only the text of errors."""
     try:
         yield
     except ShoalError as error:

@@ -1,7 +1,7 @@
 """The two shuffle buffers of ``datasets`` in index space: the ids of samples in the order of leaving.
 
-numpy's bounded integers are drawn with rejection, so that the draws before one cannot be skipped. The generator's state
-is kept after every 2^18 samples or so, less than 1 kB each, and a seek draws from the last state before it.
+numpy draws bounded integers with rejection, so earlier draws cannot be skipped. The generator's state is kept after
+every 2^18 samples or so, less than 1 kB each, and a seek draws from the last kept state on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ShuffleBuffer(Protocol):
         """Return the first number as which a sample may leave."""
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that can have left, just after one left and ``arrived`` came."""
+        """Return the fewest and the most samples that can have left, just after a sample left and ``arrived`` came."""
 
 
 class ReservoirBuffer:
@@ -249,7 +249,7 @@ class Flushes:
         return int(self.ends(flush - 1) - self.begins(flush))
 
     def flush_at(self, arrived: int) -> int:
-        """Return the first flush when ``arrived`` samples have arrived, or later."""
+        """Return the first flush after the arrival of ``arrived`` samples."""
         return self.flush_of(arrived - 1 - self._keep)
 
     def flush_of(self, number: int) -> int:

@@ -90,7 +90,7 @@ class HuggingFace:
 
     Every sample comes once in an epoch. If ranks share the samples of all shards and have no workers, the order is
     global and elastic: any number of ranks can go on with it. Otherwise each worker has a shuffle buffer of its own; at
-    another number of ranks the global batches are the same sets, dealt otherwise.
+    another number of ranks the global batches are the same sets, divided differently.
 
     Memory: 24 bytes for each sample in the buffers of all workers, and for each shard. A seek draws the random numbers
     of all samples before it, the first time: about 2 ns each for reservoirs, and 20 ns for blocks.

@@ -121,7 +121,7 @@ def in_batches(samples: int, batch_size: int) -> int:
 
 def of_one_process() -> StateError:
     """Return the error for a state of one of many processes."""
-    msg = "the state is of one process, and does not count the samples of the others"
+    msg = "the state is of one process, and does not count the samples of other processes"
     return StateError(msg, hint=f"the state of a StatefulDataLoader; or {_HINT}")
 
 

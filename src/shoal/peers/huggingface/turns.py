@@ -27,7 +27,7 @@ class ShardTurns:
     def __init__(self, parts: list[NDArray[np.int64]], shard_samples: NDArray[np.int64], chunk_size: int) -> None:
         shards = np.concatenate(parts)
         self._first_id = chunk_starts(shard_samples)
-        self._starts = chunk_starts(shard_samples[shards])  # in the line of all lists, one after the other
+        self._starts = chunk_starts(shard_samples[shards])  # in the line of all lists, one after another
         self._id_less_line = self._first_id[shards] - self._starts[:-1]
         self._by_id = np.argsort(shards, kind="stable")
         self.shards = shards[self._by_id]

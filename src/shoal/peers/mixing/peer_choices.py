@@ -49,7 +49,8 @@ class Interleave(EpochChoice):
         Of each source, with a sum of 1: in the order of the sources, or by name. None takes a sample of each in turn.
     stopping
         "first_exhausted": an epoch ends when the first source is used up. "all_exhausted": it ends when each source has
-        been used up once, and used-up sources start again. "all_exhausted_without_replacement": they do not come again.
+        been used up once, and used-up sources start again. "all_exhausted_without_replacement": the same without
+        repeats.
     epochs
         "new" as in an ``IterableDataset`` of releases from 4.6 on: ``set_epoch`` reorders sources, and draws by the
         number of the epoch alone, so that the seed counts only in epoch 0. "same" as up to 4.5, and with map-style
@@ -155,7 +156,7 @@ class Interleave(EpochChoice):
 
 @dataclass(frozen=True, slots=True)
 class Concatenate(EpochChoice):
-    """The sources one after the other, as in ``datasets.concatenate_datasets`` of Hugging Face.
+    """The sources one after another, as in ``datasets.concatenate_datasets`` of Hugging Face.
 
     So are all epochs of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on only
     epoch 0 is; later epochs shuffle the shards of all sources together, which is not a mixture.

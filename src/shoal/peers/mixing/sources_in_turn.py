@@ -1,4 +1,4 @@
-"""Sources that follow one another without chance: in turn, or one after the end of another."""
+"""Sources in a fixed order: in turn, or each source after the end of the one before."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SourcesInTurn:
 
 
 class Concatenated:
-    """All samples of a source, then all of the next one."""
+    """All samples of a source, then all samples of the next source."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._first = chunk_starts(np.asarray(lengths, dtype=np.int64))

@@ -106,7 +106,7 @@ def _filling(length: int, padding: int, ratio: int) -> NDArray[np.int64]:
     stop = length - ratio + 1
     columns = np.arange(max(0, stop - padding), max(0, stop))
     if padding and len(columns) not in (1, padding):
-        msg = f"{length} samples of a canonical node cannot be filled up for {ratio} physical nodes, nor by Streaming"
+        msg = f"{length} samples of a canonical node cannot be filled up for {ratio} physical nodes, as in Streaming"
         raise UsageError(msg, hint="fewer nodes, or more samples")
     return np.broadcast_to(columns, padding) if padding else columns[:0]
 

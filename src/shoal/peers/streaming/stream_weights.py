@@ -116,7 +116,7 @@ def whole_epoch(size: Any) -> int:
 def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_size: int | None, seed: int) -> Amounts:
     """Return the samples that each stream contributes to an epoch; the seed distributes the rest of the rounding.
 
-    Raises `UsageError` if there is an epoch size beside counts of samples, or no stream contributes any.
+    Raises `UsageError` if there is an epoch size beside counts of samples, or no stream contributes a sample.
     """
     is_relative = shares[0].weight == "proportion"
     if is_relative or (epoch_size and not any(share.weight for share in shares)):

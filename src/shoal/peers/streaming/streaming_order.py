@@ -45,8 +45,8 @@ class Streaming:
 
     The shards of the dataset are shuffled once for the run and cut into as many equal parts as there are canonical
     nodes; in each epoch the shards of every part are shuffled, and samples among them (`algorithm`). Positions
-    alternate over the parts. In a run with ``physical_nodes * ranks_per_node`` ranks each rank gets its samples of
-    Streaming; at another world size global batches are the same sets.
+    alternate over the parts. In a run with ``physical_nodes * ranks_per_node`` ranks, each rank gets the same samples
+    as in Streaming; at another world size, the global batches are the same sets.
 
     An epoch has each sample once, and no part of it stays in the order of shards. With ``parity`` it has the repeats of
     the original, which give all ranks equally many samples, and its unshuffled tails under py1br.
@@ -54,22 +54,22 @@ class Streaming:
     Parameters
     ----------
     algorithm
-        ``"py1e"`` (default), ``"py1br"``, ``"py1s"``, ``"py2s"`` or ``"naive"``; `shuffle_algo` there.
+        ``"py1e"`` (default), ``"py1br"``, ``"py1s"``, ``"py2s"`` or ``"naive"``; Streaming's `shuffle_algo`.
     num_canonical_nodes
         Parts. By default the physical nodes at the start of the run, and 64 times as many for py1s and py2s.
     shuffle_block_size
         Samples among which py1e and py1br mix. By default ``max(4_000_000 // num_canonical_nodes, 2**18)``.
     partition
-        ``"relaxed"`` (default) or ``"orig"``, `partition_algo` there. Only relaxed takes physical nodes that neither
-        divide the canonical nodes nor are divided by them, if the run began on others.
+        ``"relaxed"`` (default) or ``"orig"``, Streaming's `partition_algo`. After a change of the number of nodes, only
+        "relaxed" works if neither number of physical and canonical nodes divides the other.
     physical_nodes, ranks_per_node
-        Nodes and ranks of the run, which decide about the rank of a sample.
+        Nodes and ranks of the run, which determine the rank of a sample.
     initial_physical_nodes
-        Nodes at the start of the run, if it goes on with another number.
+        Nodes at the start of the run, if the number has changed since.
     parity
         True for the repeats and unshuffled tails of the original.
     streams
-        A mapping for each stream, in their order there: its number of ``"shards"``, and ``"proportion"``, ``"repeat"``
+        A mapping for each stream, in Streaming's order: its number of ``"shards"``, and ``"proportion"``, ``"repeat"``
         or ``"choose"`` of its `Stream`; and ``"first_shard"`` if its shards do not follow the stream before.
         `shoal.open` numbers shards by path. By default all shards are one stream.
     epoch_size
@@ -81,8 +81,8 @@ class Streaming:
     batch_size
         Samples of a rank's batch, as `StreamingDataset` takes it; needed for all batchings but ``"random"``.
     shuffle_seed
-        Default of the seed. Give it here, and not as ``seed=``, if streams have proportions: it distributes the rest of
-        their rounding.
+        Default of the seed. If streams have proportions, give this argument, not ``seed=``: it distributes the rest of
+        the rounding.
 
     Notes
     -----
@@ -361,7 +361,7 @@ class StreamingEpoch(PeerEpoch):
 
     def _rank_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         order = self._order
-        if order.batching_method in ("stratified", "device_per_stream"):  # ranks have batches one after the other
+        if order.batching_method in ("stratified", "device_per_stream"):  # ranks have batches one after another
             shape = order.batch_shape
             return positions % shape.global_batch // shape.batch_size
         return rank_of(positions, order.dealing_nodes, order.ranks_per_node)

@@ -54,7 +54,7 @@ def shuffled_ids(
     4 bytes and 10 to 100 ns a sample, and for each shard 2 to 8 us; py1e takes up to 15 bytes more for each sample of a
     block and a half. With ``mends_tails``, py1br permutes the tails of canonical nodes, too.
 
-    Raises `UsageError` if the block is too small to be drawn.
+    Raises `UsageError` if the block size is too small for the algorithm.
     """
     num_samples = int(shard_samples.sum())
     width = np.int32 if num_samples < 2**31 else np.int64
@@ -80,7 +80,7 @@ def shuffled_ids(
 def _fill(
     ids: Ids, begins: NDArray[np.int64], sizes: NDArray[np.int64], rng: np.random.Generator | None = None
 ) -> None:
-    """Write the samples of pieces one after the other; a generator permutes the samples of each piece."""
+    """Write the samples of pieces one after another; a generator permutes the samples of each piece."""
     at = 0
     for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
         samples = np.arange(begin, begin + size)  # 64 bits wide, which numpy shuffles faster than 32

@@ -82,7 +82,7 @@ class TorchRandom:
             raise UsageError(msg, hint="the seed is in the state of the loader, which load_state_dict takes")
         if self.stateful and self.generator == "loader" and self.replacement:
             msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'
-            raise UsageError(msg, hint="it draws numbers for its workers between the numbers of the first samples")
+            raise UsageError(msg, hint="the loader draws numbers for workers between the numbers of the first samples")
         check_counts(self, num_samples=1, drawn=0)
 
     @property
@@ -172,8 +172,8 @@ class TorchDistributed:
     """Torch's ``DistributedSampler``: ranks take the samples of one permutation in turn.
 
     At the world size ``num_replicas`` each rank gets exactly its own samples; at any other one the global batches are
-    the same, dealt otherwise. If ranks have unequal numbers of samples, the sampler repeats the first samples of its
-    list, or leaves out the last with ``drop_last``; so does this order.
+    the same, divided differently. If ranks have unequal numbers of samples, the sampler repeats the first samples of
+    its list, or leaves out the last with ``drop_last``; so does this order.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class _IndexEpoch(RepeatingEpoch):
 
 
 class _PermutedEpoch(_IndexEpoch):
-    """One permutation after the other; ``permutation_of(k)`` makes number ``k``, and the last one is kept."""
+    """One permutation after another; ``permutation_of(k)`` makes number ``k``, and the last one is kept."""
 
     def __init__(self, permutation_of: Callable[[int], NDArray[Any]], *terms: Any, num_ranks: int = 1) -> None:
         super().__init__(*terms, num_ranks=num_ranks)

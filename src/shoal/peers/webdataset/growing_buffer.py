@@ -4,7 +4,7 @@ The buffer begins with ``initial`` samples and takes two for each that it emits,
 one, and at the end none. A step picks a place at random, emits its sample, and fills the place with the sample at the
 last place, which came last. So until the stream ends, the sample at a place follows from the last step that picked the
 place: it is that step's newest sample, or the first that came to the place. While the buffer is emptied, the sample at
-the last place depends on the steps before; that is a shuffle of Fisher and Yates, from behind.
+the last place depends on the steps before; that is a shuffle of Fisher and Yates, from the end.
 
 References
 ----------
@@ -124,12 +124,12 @@ class GrowingBuffer:
         return emitted
 
     def _newest(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the last arrival before each step; it lies at the last place."""
+        """Return the newest sample in the buffer before each step; this sample is at the last place."""
         steps = np.arange(start, stop)
         return steps + np.minimum(steps + self._first, self._size) - 1
 
     def _contents_before(self, step: int) -> NDArray[np.int64]:
-        """Return the arrival at each place before a step, kept for the next call: going on costs nothing."""
+        """Return the sample at each place of the buffer before a step; the result is kept for the next call."""
         if self._at == step:
             return self._contents
         contents = np.full(self._size, -1, dtype=np.int64)

@@ -35,7 +35,7 @@ def words_of(seed: Any) -> MersenneWords:
 
 
 class PythonIntegers:
-    """Integers drawn one after the other from words, with bounds below 2^32; the next begins at `next_word`."""
+    """Integers drawn one after another from words, with bounds below 2^32; the next begins at `next_word`."""
 
     def __init__(self, words: MersenneWords, next_word: int = 0) -> None:
         self._words, self.next_word = words, next_word
@@ -86,7 +86,7 @@ class PythonIntegers:
 
 
 def _accepted(values: NDArray[np.int64], bound: int, step: int) -> NDArray[np.int64]:
-    """Return the indices of values below their bound: ``bound``, and ``step`` more for each accepted value before."""
+    """Return the indices of values below their bound: ``bound``, plus ``step`` for each earlier accepted value."""
     accepted = values < bound
     while step:
         before: NDArray[np.int64] = np.cumsum(accepted) - accepted

@@ -34,7 +34,8 @@ class WebDatasetShuffle:
 
     That is ``WebDataset(urls, shardshuffle=..., seed=seed, nodesplitter=split_by_node).shuffle(bufsize, seed=seed)``,
     in batches of ``batch_size``, in a loader. At the original world size each rank gets exactly its own samples; at any
-    other one the global batches are the same, dealt otherwise. All epochs are equal, as they are in WebDataset.
+    other world size, the global batches are the same, divided differently. All epochs are equal, as they are in
+    WebDataset.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ class WebDatasetShuffle:
         Arguments of ``WebDataset``: the shards in the buffer that shuffles shards, 0 for no such buffer (``True``
         means 100 there), and True if epochs have different orders of shards.
     bufsize, initial
-        Arguments of ``.shuffle``: the samples in the buffer, 0 for no buffer, and the samples with which it begins.
+        Arguments of ``.shuffle``: the samples in the buffer, 0 for no buffer, and the samples at its start.
     batch_size, world_size, num_workers, persistent_workers
         Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
     shard_seed, sample_seed

@@ -123,7 +123,7 @@ def add_columns(
     index = opened.index
     names = [column.name for column in columns]
     if unknown := [name for name in missing or () if name not in names]:
-        msg = f"a value for missing ones is given for {unknown[0]!r}, which is none of the columns asked for"
+        msg = f"a default is given for {unknown[0]!r}, which is not a requested column"
         raise UsageError(msg, hint=f"they are {', '.join(names)}")
     lacking = new_columns(index, columns, missing or {})
     if not lacking:

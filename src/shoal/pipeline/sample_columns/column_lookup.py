@@ -74,7 +74,7 @@ class ColumnLookup:
         if (length := length_of(value)) is None:
             where = self._where(len(self.values[number]))
             msg = (
-                f"the column {column.name!r} is the length of {path!r}, and {where} has a {type(value).__name__} there"
+                f"the column {column.name!r} is the length of {path!r}, but {where} has a {type(value).__name__} there"
             )
             raise UsageError(msg, hint="lists, arrays, texts and bytes have a length")
         return length, source + LENGTH
@@ -102,7 +102,7 @@ class ColumnLookup:
 def check_source(column: Column, before: str, source: str, where: str) -> None:
     """Raise `UsageError` if a column has values at two paths; ``where`` is the sample with the second path."""
     if before and source and before != source:
-        msg = f"the column {column.name!r} is found at {before!r} in some samples, and at {source!r} in {where}"
+        msg = f"the column {column.name!r} is found at {before!r} in some samples, but at {source!r} in {where}"
         raise UsageError(msg, hint=f"name one path: {column.name}={source}")
 
 
@@ -132,7 +132,7 @@ def refuse_unknown(column: Column, fields: Sequence[str], example: Sample) -> No
         known |= dict.fromkeys(value if isinstance(value, dict) else ())
     meant = meant_path(example, path) if example else None
     hint = f"did you mean {column.name}={meant}? " if meant else did_you_mean(path, known)
-    msg = f"the column {column.name!r} is {column.path!r} of each sample, and the first samples have nothing there"
+    msg = f"the column {column.name!r} is {column.path!r} of each sample, but the first samples have nothing there"
     listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
     raise UsageError(msg, hint=f"{hint}there are {listed}")
 

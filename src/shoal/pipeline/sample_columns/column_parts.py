@@ -194,11 +194,11 @@ class JoinedColumn:
         name = self.column.name
         subject = f"the column {name!r} is {self.column.path!r} of each sample"
         if not self._kind:
-            msg = f"{subject}, and none of the {self._num_samples} samples has a value there"
+            msg = f"{subject}, but none of the {self._num_samples} samples has a value there"
             raise UsageError(msg, hint="`shoal head` shows the fields of samples")
         first = self._where(int(missing[0]))
         if self._default is None:
-            msg = f"{subject}, and {len(missing)} of {counted(self._num_samples, 'sample')} have none, first {first}"
+            msg = f"{subject}, but {len(missing)} of {counted(self._num_samples, 'sample')} have none, first {first}"
             argument = name if name == self.column.path else f"{name}={self.column.path}"
             raise UsageError(msg, hint=f'index_columns={{"{argument}": VALUE}} gives them a value')
         value = _default_of(self._kind, self._default, self.column)
@@ -211,7 +211,7 @@ class JoinedColumn:
 
 
 def _default_of(kind: str, default: Any, column: Column) -> Any:
-    """Return the value for missing ones; text from a command line is converted."""
+    """Return the default for missing values; text from a command line is converted."""
     if kind == NUMERAL and type(default) is int:
         default = str(default)
     if not isinstance(default, str) or kind == TEXT:
@@ -230,7 +230,7 @@ def _default_of(kind: str, default: Any, column: Column) -> Any:
 
 
 def _refuse_default(kind: str, default: Any, column: Column) -> NoReturn:
-    msg = f"each value of the column {column.name!r} is {_NOUNS[kind]}, and {default!r} was given for missing ones"
+    msg = f"each value of the column {column.name!r} is {_NOUNS[kind]}, but {default!r} was given for missing ones"
     raise UsageError(msg, hint="give them a value of that kind")
 
 
@@ -251,7 +251,7 @@ def _refuse_others(values: list[Any], column: Column, where: Where) -> None:
     for row, value in enumerate(values):
         if value is not None and type(value) not in _KIND_OF:
             noun = "bytes that are not text" if isinstance(value, bytes) else f"a {type(value).__name__}"
-            msg = f"the column {column.name!r} is {column.path!r} of each sample, and {where(row)} has {noun} there"
+            msg = f"the column {column.name!r} is {column.path!r} of each sample, but {where(row)} has {noun} there"
             inside = next(iter(value), "NAME") if isinstance(value, dict) else ""
             more = f"{column.path}.{inside} is inside of it" if inside else f"{column.path}{LENGTH} is its length"
             raise UsageError(msg, hint=f"numbers, booleans and texts go into the index; {more}")
@@ -270,10 +270,10 @@ def _refuse_two_kinds(values: list[Any], column: Column, where: Where) -> None:
 
 
 def _refuse_kinds(column: Column, one: str, other: str) -> NoReturn:
-    msg = f"the column {column.name!r} is {column.path!r} of each sample: {one}, and {other}"
+    msg = f"the column {column.name!r} is {column.path!r} of each sample: {one}, but {other}"
     raise UsageError(msg, hint="a column has values of one kind: make them alike in the shards, or leave it out")
 
 
 def _refuse_rounding(column: Column, value: int, where: str) -> NoReturn:
-    msg = f"the column {column.name!r} has floating numbers, and {where} the integer {value}, which none of them equals"
+    msg = f"the column {column.name!r} has floating numbers, but {where} has the integer {value}, which no float equals"
     raise UsageError(msg, hint="make all values integers, or floating numbers, in the shards; or leave the column out")

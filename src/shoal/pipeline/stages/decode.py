@@ -55,7 +55,7 @@ class Decode(Stage):
         self._allow_pickle = allow_pickle = as_flag("decode(allow_pickle=)", allow_pickle)
         self._size = None if size is None else exact_size(size)
         if size is not None and not any(isinstance(spec, str) and may_resize(spec) for spec in specs):
-            msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
+            msg = f"decode(size={size!r}) resizes images, but no decoder of images is named"
             meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
             hint = 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
             raise UsageError(msg, hint=meant + hint)

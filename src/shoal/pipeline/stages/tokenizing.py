@@ -124,7 +124,7 @@ class Tokenize(Stage):
                 label = f"the field {self.field!r} ({len(text)} bytes)"
                 raise FieldError(label, "texts are in UTF-8, so convert it (iconv)") from error
         if not isinstance(text, str):
-            msg = f"{self!r} needs text in the field {self.field!r}, and got {type(text).__name__}"
+            msg = f"{self!r} needs text in the field {self.field!r}, but got {type(text).__name__}"
             raise UsageError(msg, hint=_FIELD_HINT)
         encoder = _loaded(self.source)
         # A batch of one text: encode() keeps the interpreter's lock, and takes a third longer for unused offsets. In a
@@ -199,8 +199,8 @@ def _loaded(source: TokenizerSource) -> Any:
         raise UsageError(msg, hint=pip_install("tokens")) from None
     data, name = source.data(), without_secrets(source.name)
     if _digest(data) != source.digest:
-        msg = f"{name} is not the tokenizer that this was planned with"
-        raise UsageError(msg, hint="every machine needs the same file there; plan again if it was to change")
+        msg = f"{name} is not the tokenizer of the plan"
+        raise UsageError(msg, hint="every machine needs the same file there; plan again to change the tokenizer")
     try:
         encoder = Tokenizer.from_str(data.decode())
     except Exception as error:  # noqa: BLE001  # the library raises no class of its own

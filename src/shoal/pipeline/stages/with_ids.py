@@ -39,7 +39,7 @@ class WithIds(Stage):
         for name, value in added.items():
             # A stored __epoch__ that equals epoch 0 is refused in epoch 0 already, not only in epoch 1.
             if name in fields and not (has_id and np.array_equal(fields[name], value)):
-                msg = f"with_ids() adds {name!r}, and the samples have a field of that name"
+                msg = f"with_ids() adds {name!r}, but the samples have a field of that name"
                 hint = f'.rename(own_{name.strip("_")}="{name}") before with_ids() keeps it under another name'
                 raise UsageError(msg, hint=hint)
         return {**fields, **added}

@@ -34,7 +34,7 @@ from shoal.stats.counters import Counters
 from shoal.storage.chunk_cache.spill_files import SpilledPart, SpillFile
 from shoal.storage.retry import RetryControl, current_retry_control, retry_control
 
-# A piece of so many stored bytes is read as a whole; a larger piece is read in the ranges of its format.
+# A piece of this many stored bytes is read as a whole; a larger piece is read in the ranges of its format.
 _WHOLE_BYTES = 8 << 20
 _MOST_SPILLS = 4  # times that one iterator spills the same piece
 _ENTRY_BYTES = 12  # overhead for each sample beside its decoded bytes
@@ -62,7 +62,7 @@ class DecodedPieces:
         self._is_closed = False
 
     def will_come_in_turn(self, sample_id: int) -> bool:
-        """Return True if the piece of a sample will come part by part, as far as known before its shard is checked."""
+        """Return True if the piece of a sample is expected part by part; the shard is not checked yet."""
         piece = extent_read(self._opened.index, extent_of(self._opened.index, sample_id))
         cache = self._opened.cache
         return self._comes_in_turn(piece) and cache is not None and not cache.has(self._key(piece))
@@ -146,7 +146,7 @@ class DecodedPieces:
         """Return a function that reads ranges of a piece: from memory if it is small or must be verified.
 
         A large piece of a remote store is first fetched into the file, over as many connections as other reads: its
-        format asks for one range after the other.
+        format asks for one range after another.
         """
         has_checksum = self._opened.index.extent_checksum is not None and self._options.verify == "always"
         if self._comes_in_turn(piece):
@@ -260,7 +260,7 @@ class SpillingReaders:
 class _ReservedReadAhead:
     """The read-ahead, kept free for the parts of remote pieces that are needed soon.
 
-    Without the reserve, later reads would fill the read-ahead, and the parts of a piece would come one after the other
+    Without the reserve, later reads would fill the read-ahead, and the parts of a piece would come one after another
     (35 MB/s instead of 130 MB/s). Once a piece is announced, nothing else is read ahead until the piece has been read.
     Earlier reads have been requested already, and make room as they are used. ``comes_in_turn`` returns True for a
     sample whose piece will come part by part.

@@ -273,7 +273,7 @@ def growing_as_saved(shards: Opened | Unindexed, request: OrderRequest, saved: S
         window = parse_bytes(order.get("window"), "window") if request.window is None else request.window
         chunk = order.get("chunk") if request.chunk is None else request.chunk
     except UsageError as error:
-        msg = f"the state's growing order cannot be: {error.message}"
+        msg = f"the state's growing order is invalid: {error.message}"
         raise StateError(msg, hint="the state was changed after it was saved") from None
     nodes = order.get("num_canonical_nodes") if request.num_canonical_nodes is None else request.num_canonical_nodes
     return growing_order(shards, replace(request, window=window, chunk=chunk, num_canonical_nodes=nodes))

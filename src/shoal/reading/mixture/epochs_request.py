@@ -49,7 +49,7 @@ class EpochsRequest(MixRequest):
 
     @cached_property
     def schedule(self) -> CountedSources:
-        """The source of every endless position; a position of a late epoch takes the lengths of all epochs before."""
+        """The source of every endless position; a lookup in a late epoch computes the lengths of all earlier epochs."""
         return self._epochs
 
     def schedule_of(self, epoch: int) -> OneEpoch:
@@ -67,7 +67,7 @@ class EpochsRequest(MixRequest):
         return self._epochs.begin(epoch)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return by name the position where each source has come once; None if epoch 0 ends before."""
+        """Return, by name, the end of the first round of each source; None if epoch 0 ends earlier."""
         first, positions = self.schedule_of(0), dict[str, int | None]()
         for number, source in enumerate(self.sources):
             at = first.position_of(number, source.num_samples_of(0) - 1)
@@ -82,7 +82,7 @@ class EpochsRequest(MixRequest):
         added: Sequence[SourceRequest] = (),  # noqa: ARG002
     ) -> NoReturn:
         """Raise `UsageError`: the other library cannot change weights."""
-        msg = f"reweight() changes weights, and choice={type(self.peer).__name__}(...) has none that could change"
+        msg = f"reweight() changes weights, but choice={type(self.peer).__name__}(...) has none that could change"
         raise UsageError(msg, hint='choice="even" or "random"')
 
     @cached_property

@@ -123,8 +123,9 @@ class MixRequest:
         for source in self.sources:
             if isinstance(source.request, MixRequest) and source.request.varies:
                 msg = f"epochs of the mixture {source.name!r} differ in length, so it has no rounds to be mixed in"
-                raise UsageError(msg, hint=f"leave out choice={type(source.request.choice).__name__}(...), or nest it "
-                                 "in another of that kind")  # fmt: skip
+                choice = type(source.request.choice).__name__
+                hint = f"leave out choice={choice}(...), or nest the mixture in a mixture with the same choice="
+                raise UsageError(msg, hint=hint)
         epoch = self.epoch_size if self.is_counted else None
         return SourceSchedule(self.names, self.changes, self.own_choice, seed=self.seed, epoch=epoch)
 
@@ -203,7 +204,7 @@ class MixRequest:
         raise UsageError(msg, hint=hint)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return by name the endless position where each source has come once; None if it never has."""
+        """Return, by name, the endless position at which all samples of a source have come once; None if never."""
         positions: dict[str, int | None] = {}
         for number, source in enumerate(self.sources):
             last = self.endless.position_of(number, source.num_samples - 1)
@@ -218,7 +219,7 @@ class MixRequest:
             if (end := self.endless.first_position(lambda counts: (counts >= sizes).all())) is not None:
                 return -(-end // run) * run
             never = next(name for name, at in self.exhausted_at().items() if at is None)
-            msg = f'ends="all" waits for every source, and {never!r} never comes to its end: '
+            msg = f'ends="all" waits for every source, but {never!r} never comes to its end: '
             msg += "its weight is 0, or too small to reach it within 2**62 positions"
             raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
         if (beyond := self.endless.first_position(lambda counts: (counts > sizes).any())) is None:
@@ -256,8 +257,8 @@ class MixRequest:
     def _ordered(self, request: OrderRequest) -> MixRequest:
         """Give this order to every source without an order; a window in bytes is shared among them.
 
-        The share of a source is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in
-        all windows for equally many positions. The seed depends on the name of the source.
+        The share of a source is its part of the bytes that the mixture reads, at the largest weight of the source: so
+        chunks stay in all windows for the same number of positions. The seed depends on the name of the source.
         """
         rates = {source.name: self.largest_share(source.name) * source.mean_bytes for source in self.sources}
         total = sum(rates.values()) or 1.0
@@ -311,7 +312,7 @@ class MixRequest:
         return self._changed(replace(self, sources=sources, later=(*kept, change)), added)
 
     def _changed(self, changed: MixRequest, added: Sequence[SourceRequest]) -> MixRequest:
-        """Return the request with other weights; added sources get the order of the others."""
+        """Return the request with other weights; added sources get the order of the old sources."""
         return changed if self.order_request is None or not added else changed._ordered(self.order_request)
 
     def _checked(

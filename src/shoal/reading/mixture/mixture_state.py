@@ -106,7 +106,7 @@ def check_sources(
     for number, (name, ours) in enumerate(sources.items()):
         if name not in theirs:
             if count := _count(request, number, position_in):
-                msg = f"the state knows no source {name!r}, and {count} of its samples come before the state's position"
+                msg = f"the state knows no source {name!r}, but {count} of its samples come before the state's position"
                 raise StateError(msg, hint="add sources by reweight(at=, add=), at a position not yet reached")
             continue
         position = _position_in_source(request, number, position_in)
@@ -121,7 +121,7 @@ def _check_source(
         raise StateError(msg, hint="load it into the mixture that it was saved with")
     if isinstance(request, MixRequest):
         if mixed_how(theirs) != mixed_how(ours):
-            msg = f"the state's source {name!r} is mixed otherwise: {mixed_how(theirs)}; here it is {mixed_how(ours)}"
+            msg = f"the state's source {name!r} was mixed differently: {mixed_how(theirs)}; now {mixed_how(ours)}"
             raise StateError(msg, hint="load it into the mixture that it was saved with")
         check_sources(theirs["sources"], ours["sources"], request, position_in)  # `adopted` has compared the changes
         return
@@ -182,7 +182,7 @@ def _changes_adopted(request: MixRequest, saved: Any, position_in: _Position) ->
 def _change(request: MixRequest, at: int, ramp: int, weights: Mapping[str, int]) -> Change:
     """Return a change that a state lists; raise `StateError` if the mixture has no source for it."""
     if not any(weights.values()) or not set(weights) <= set(request.names):
-        msg = f"the state's weights from position {at} on are of no source, or of one that is not here: {weights}"
+        msg = f"the state's weights from position {at} on name no source, or a source that is missing here: {weights}"
         raise StateError(msg, hint=f"the sources are {', '.join(map(repr, request.names))}")
     return Change(at, dict(weights), ramp)
 

@@ -74,7 +74,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
         return self.request.later
 
     def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> ResolvedMixture:
-        """Return the mixture with such changes of weights."""
+        """Return the mixture with these changes of weights."""
         return replace(self, request=replace(self.request, later=changes))
 
     def num_ids_in(self, state_order: Mapping[str, Any]) -> int:
@@ -111,7 +111,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
-        """Description of the mixture for a state: two with equal values and seeds have equal orders."""
+        """Description of the mixture for a state: mixtures with equal descriptions and seeds have equal orders."""
         order = description(self.request, iter(self.parts))
         return order if self.delivered is None else {**order, "delivered": self.delivered.digest()}
 

@@ -42,7 +42,7 @@ def documents_behind(
     """
     request, order = documents.request, documents.untouched(epoch)
     if not isinstance(order, MixedEpoch):
-        msg = "reweight() was called behind pack_sequences(), and take(), skip() or select() behind shuffle()"
+        msg = "reweight() was called after pack_sequences(), and take(), skip() or select() after shuffle()"
         raise UsageError(msg, hint="select() on the sources, or reweight() before pack_sequences()")
     begin, at = (request.begin(epoch) + position for position in (opened.start, opened.stop))
     if later := [change.at for change in request.changes if change.at > at]:
@@ -138,7 +138,7 @@ class _Begin:
         return min(change, step), step < change
 
     def behind(self, epoch: int, num_sequences: int) -> _Begin:
-        """Return the begin of the next epoch, with the changes beyond the end of this epoch."""
+        """Return the begin of the next epoch; changes are renumbered from the end of this epoch."""
         ramp = tuple((at - num_sequences, weights) for at, weights in self.ramp)
         moved = [replace(change, epoch=epoch + 1, at=change.at - num_sequences) if change.epoch == epoch else change
                  for change in self.changes]  # fmt: skip
@@ -177,7 +177,7 @@ class SequenceEpochs:
         return self._begins[epoch]
 
     def _changed(self, epoch: int, begin: _Begin) -> tuple[PackedOrder, _Begin]:
-        """Return the order of an epoch, and its documents with all its changes, and the changes that are left."""
+        """Return the order of an epoch, and the rest: the documents at the end, and the remaining changes."""
         documents, ramp, changes = begin.documents, begin.ramp, begin.changes
         bound = documents.epoch(epoch)
         order = PackedOrder(bound, self._lengths, self._packing, seed=documents.seed, epoch=epoch)
@@ -186,7 +186,7 @@ class SequenceEpochs:
             if at == MAX_SEQUENCES or not order.has(at):
                 break
             if not isinstance(documents, ResolvedMixture):
-                raise UsageError(f"the weights change at sequence {at}, and only mixtures have weights")
+                raise UsageError(f"the weights change at sequence {at}, but only mixtures have weights")
             opened = order.opened(at)
             if not is_step:
                 ramp = tuple(changes[0].steps(weights_behind(documents, epoch, opened)))

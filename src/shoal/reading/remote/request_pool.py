@@ -30,10 +30,11 @@ _CLOSE_SECONDS = 0.4  # time that closing waits for requests in flight
 
 
 class RequestPool:
-    """Pool of threads that call ``read`` for each request; it may raise.
+    """Pool of threads that call ``read`` for each request; ``read`` may raise.
 
-    ``memory`` counts the responses that nobody has taken yet. A request may be retried for ``deadline_seconds``. At
-    most ``hedge_bytes`` of second requests for late ones are in flight, and at first ``first_at_a_time`` requests.
+    ``memory`` counts the responses that are not taken yet. A request may be retried for ``deadline_seconds``. Repeats
+    of slow requests have at most ``hedge_bytes`` in flight. The pool starts with ``first_at_a_time`` requests in
+    flight.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class RequestPool:
         self._close: Callable[[], object] = weakref.finalize(self, _close, self._queue, os.getpid())
 
     def of_source(self, read: Read) -> RequestPool:
-        """Return a pool for another source with the threads of this pool, which alone closes them."""
+        """Return a pool for another source with the threads of this pool; only this pool closes the threads."""
         pool = copy.copy(self)
         pool._read, pool._close = read, lambda: None  # noqa: SLF001  # of this class
         return pool

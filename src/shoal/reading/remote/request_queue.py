@@ -193,7 +193,7 @@ class RequestQueue:
             raise
 
     def _begins(self, pending: PendingRequest, *, is_hedge: bool) -> bool:
-        """Count a request as in flight; return False for a hedged request that nobody needs any more."""
+        """Count a request as in flight; return False for a hedged request that is no longer needed."""
         if is_hedge and pending.result is not None:  # the first request was answered meanwhile
             self._hedge_bytes += pending.request.num_bytes
             return False

@@ -49,7 +49,7 @@ class ConcurrencyControl:
         self._held_back = False
 
     def answered(self, num_bytes: int, *, now_seconds: float, held_back: bool) -> None:
-        """Record a response; ``held_back`` says that the limit kept the consumer waiting for it."""
+        """Record a response; ``held_back`` is True if the limit kept the consumer waiting for the response."""
         self._num_answers += 1
         self._num_bytes += num_bytes
         self._held_back |= held_back

@@ -84,7 +84,7 @@ def budget_of(
 
 
 def local_ranks(world_size: int) -> int:
-    """Return the number of ranks on this machine, as torchrun reports it; 1 if nobody does."""
+    """Return the number of ranks on this machine, as torchrun reports it; 1 without torchrun."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(world_size, int(local)) if local.isdecimal() and int(local) else 1
 

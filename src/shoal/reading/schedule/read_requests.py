@@ -88,8 +88,8 @@ def coalesce(reads: Sequence[UnitRead], *, most_bytes: int) -> list[Request]:
 class RequestSizes(NamedTuple):
     """Sizes of groups and requests, in bytes.
 
-    Reads of ``ahead_bytes`` may be ahead of their use. A group has ``group_bytes`` or up to one read more, a request
-    for several reads at most ``most_bytes``, and a part of a read that comes part by part ``turn_bytes``.
+    ``ahead_bytes`` limits the reads ahead of their use. A group has ``group_bytes``, or up to one read more. A request
+    for several reads has at most ``most_bytes``. A read that comes part by part has parts of ``turn_bytes``.
     """
 
     ahead_bytes: int

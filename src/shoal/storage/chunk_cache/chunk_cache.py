@@ -71,7 +71,7 @@ class ChunkCache:
     >>> first, again, cache.counts.num_hits
     (b'bytes', b'bytes', 1)
 
-    Raises `UsageError` if the directory belongs to somebody else, its file system cannot be trusted, or the budget is
+    Raises `UsageError` if the directory belongs to another user, its file system cannot be trusted, or the budget is
     below 1 MiB; `StorageError` if the directory cannot be made.
     """
 
@@ -197,13 +197,13 @@ class ChunkCache:
         return True
 
     def expect(self, window_bytes: int) -> None:
-        """Set how many bytes the processes of this machine share at a time: that many of the newest bytes stay.
+        """Set the bytes that the processes of this machine share at a time; at least the newest ``window_bytes`` stay.
 
         Raises `UsageError` if the budget is smaller: chunks would be evicted before the second process has read them.
         """
         if 0 < self.budget_bytes < window_bytes:
             msg = (
-                f"the chunk cache {self.path} may take {self.budget_bytes:,} bytes, and the windows of this machine "
+                f"the chunk cache {self.path} may take {self.budget_bytes:,} bytes, but the windows of this machine "
                 f"hold {window_bytes:,}: chunks would be evicted before all processes have read them"
             )
             hint = f'give cache={{"directory": ..., "budget": {2 * window_bytes}}}, a smaller window=, or no cache'
@@ -291,7 +291,7 @@ class ChunkCache:
                 again = open_for_lock("users", os.O_RDWR, directory=self._folder)
                 try:
                     if lock_now(again):
-                        raise OSError(errno.ENOLCK, "locks on files do nothing in this directory")
+                        raise OSError(errno.ENOLCK, "file locks have no effect in this directory")
                 finally:
                     release(again)
             elif budget_bytes is not None and budget_bytes != before:

@@ -38,8 +38,8 @@ def open_folder(
 ) -> tuple[int, str]:
     """Return a descriptor and the path of ``folder`` in ``directory``; create it with its subfolders if missing.
 
-    Raises `UsageError` if it belongs to somebody else, is open to others, or lies on a file system whose locks cannot
-    be trusted; `StorageError` if it cannot be created or opened.
+    Raises `UsageError` if the folder belongs to another user, is open to other users, or lies on a file system whose
+    locks cannot be trusted; `StorageError` if the folder cannot be created or opened.
     """
     path = os.path.join(os.path.abspath(expand_home(os.fspath(directory))), folder)
     num_tries = _TRIES_TO_MAKE if make else 1
@@ -53,7 +53,7 @@ def open_folder(
                 continue
             failure = os_failure(error, path, verb="open the chunk cache")
             if error.errno in (errno.EACCES, errno.EPERM):
-                failure.hint = "it belongs to somebody else: give cache= a directory of your own"
+                failure.hint = "it belongs to another user: give cache= a directory of your own"
             raise failure from error
 
 
@@ -64,7 +64,7 @@ def _opened(path: str, subfolders: Sequence[str] | None) -> int:
     # The owner of the directory can replace the folder: the owner must be this user, or the system.
     owner = os.stat(above).st_uid
     if owner not in (user, 0):
-        msg = f"{above}: this directory belongs to user number {owner}, and this process is {user}"
+        msg = f"{above}: this directory belongs to user number {owner}, but this process is {user}"
         hint = f"give cache= a directory of your own, {os.path.join(above, f'shoal-{user}')} for instance"
         raise UsageError(msg, hint=hint)
     if subfolders is not None:
@@ -86,11 +86,11 @@ def _check_folder(path: str, status: os.stat_result) -> None:
     """Check that only this user can write to the folder, and that locks work there."""
     mode = stat_bits.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
-        msg = f"{path}: this folder belongs to user number {status.st_uid}, and this process is {os.geteuid()}"
-        raise UsageError(msg, hint="give cache= a directory of your own: files that others can write cannot be trusted")
+        msg = f"{path}: this folder belongs to user number {status.st_uid}, but this process is {os.geteuid()}"
+        raise UsageError(msg, hint="give cache= a directory of your own: files of other users are not trusted")
     if mode & 0o077:
         msg = f"{path}: this folder is open to other users (mode {mode:04o})"
-        raise UsageError(msg, hint="files that others can write cannot be trusted: delete it, or chmod 700 to trust it")
+        raise UsageError(msg, hint="files that other users can write are not trusted: delete the folder, or chmod 700")
     kind = _file_system_of(path, status)
     if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
         msg = f"{path}: is on a file system of type {kind}, whose locks between processes cannot be trusted"

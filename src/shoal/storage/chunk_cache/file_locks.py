@@ -21,7 +21,7 @@ _descriptors: set[int] = set()
 
 
 def open_for_lock(path: str, flags: int, *, directory: int) -> int:
-    """Open ``path``, relative to the open ``directory``, on a new descriptor; close it by `release`."""
+    """Open ``path``, relative to the open ``directory``, on a new descriptor; `release` closes the descriptor."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=directory)
     _descriptors.add(descriptor)
     return descriptor

@@ -210,7 +210,7 @@ class Claims:
             book.used_bytes -= charge_bytes(old_bytes) - charge_bytes(num_bytes)
 
     def finish(self, claim: Claim) -> bool:
-        """Make a filled file visible; return True if it is."""
+        """Make a filled file visible; return False if the cache was cleared before."""
         # Another process may have cleared the directory: rename the file only if it still has its name.
         if not self._is_named(claim.descriptor, claim.path):
             return False
@@ -295,4 +295,8 @@ class Claims:
             self._count_failure(error)
         elif not self.is_disabled:
             self.is_disabled = True
-            _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)
+            _log.warning(
+                "%s: the chunk cache cannot be used any more (%s); reading continues without",
+                self.path,
+                error,
+            )

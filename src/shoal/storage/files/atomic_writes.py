@@ -84,10 +84,10 @@ class UnfinishedObject(Protocol):
         """Make the object visible, replacing any object of its name."""
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
-        """Make it visible if the object of its name is ``replaces`` (None: if there is none); else abandon it.
+        """Make the object visible if the stored object is ``replaces`` (None: no object is stored); else abandon it.
 
-        Returns True if it is visible. Local files do not compare ``replaces``: they replace any file. Without hard
-        links or conditional writes, two writers at the same moment may both succeed: the later object stays.
+        Returns True if the object is visible. Local files do not compare ``replaces``: they replace any file. Without
+        hard links or conditional writes, two writers at the same moment may both succeed: the later object stays.
         """
 
     def abandon(self) -> None:
@@ -332,7 +332,7 @@ def read_lines(path: str) -> list[str] | None:
         return None
     except OSError as error:
         raise os_failure(error, path, verb="read") from error
-    msg = f"{path}: a file of lines with more than {_MOST_FILE_BYTES} bytes"
+    msg = f"{path}: this file has more than {_MOST_FILE_BYTES} bytes"
     if len(data) <= _MOST_FILE_BYTES:
         try:
             return data.decode("utf-8").split("\n")

@@ -98,7 +98,8 @@ class LocalStore(Store):
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``.
 
-        Raises `StorageError` if the file is missing, forbidden, no file, too short, or has changed since it was opened.
+        Raises `StorageError` if the file is missing, forbidden, not a regular file, too short, or has changed since it
+        was opened.
         """
         if not 0 <= first_byte <= end_byte:
             check_range(path, first_byte, end_byte)

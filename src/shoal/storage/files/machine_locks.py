@@ -69,7 +69,7 @@ def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:
             _log.warning("process %s ended while it held %s, and its child still holds it: not waiting", pid, what)
             return False
         if silent_seconds > limit_seconds:
-            text = "process %s of %s, which %s, has given no sign of life for %.0f s: no longer waiting"
+            text = "process %s of %s, which %s, has shown no sign of life for %.0f s: no longer waiting"
             _log.warning(text, pid, host, what, silent_seconds)
             return False
         time.sleep(_POLL_SECONDS)

@@ -192,7 +192,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
     if num_bytes == status.st_size:
         now = "it was written to" if wrap_int64(status.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
     msg = f"{path}: this file changed while it was being packed: it had {num_bytes} bytes when it was listed, and {now}"
-    raise StorageError(msg, hint="let nobody write to inputs while they are packed; the same command lists them again")
+    raise StorageError(msg, hint="do not change inputs while they are packed; run the same command again")
 
 
 def read_tree_into(files: FileTree, buffer: memoryview, offsets: Sequence[int]) -> bool:

@@ -1,1 +1,1 @@
-"""Objects behind http and https."""
+"""Objects read over http and https."""

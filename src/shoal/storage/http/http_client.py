@@ -83,7 +83,7 @@ def say_what_is_faster() -> None:
 
 
 def time_for(silence_seconds: float, num_bytes: int) -> float:
-    """Return the longest time for an answer of this size: a server that trickles is given up."""
+    """Return the timeout for a response of this size: a slower server counts as failed."""
     return silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
 
 

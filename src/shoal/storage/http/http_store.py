@@ -1,4 +1,4 @@
-"""Store of objects behind http and https, read by ranges.
+"""Store of objects over http and https, read by ranges.
 
 Each answer must be the requested range (206 with a matching Content-Range) of the object that was seen first (its etag,
 else its date). A client (`http_client.py`) keeps the connections, and knows nothing of objects.
@@ -250,10 +250,10 @@ class HttpStore(Store):
         if answer.status != 200:
             text = redacted(answer.body.decode("utf-8", "replace"), secrets)
             return status_failure(answer.status, path, verb=verb, body=text, headers=answer.headers)
-        msg = f"could not {verb} {path}: the server sent the whole object (200) and not the requested range"
-        hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
+        msg = f"could not {verb} {path}: the server sent the whole object (200), not the requested range"
+        hint = "serve the shards from a server that supports ranges (nginx, any object store), or copy the shards"
         if _is_page(path, answer):
-            msg = f"could not {verb} {path}: the server sent a page of HTML (200), as some do for missing objects"
+            msg = f"could not {verb} {path}: the server sent an HTML page (200), as some servers do for missing objects"
             hint = "check the URL in a browser: does it lead to a page, or ask for a login?"
         failure = self._no_range(path, msg, hint)
         failure.errno = errno.ENOENT if _is_page(path, answer) and not failure.transient else None

@@ -71,7 +71,7 @@ class PlainClient:
         proxy, is_tls = self._options.proxy_for(origin), origin.startswith("https:")
         scheme, host, port = _host_and_port(proxy or origin)
         if scheme not in ("http", "https") or (proxy and scheme == "https" and is_tls):
-            msg = f"a proxy by {scheme} cannot be asked for {'https' if is_tls else 'http'}"
+            msg = f"a proxy at {scheme}:// cannot be used for {'https' if is_tls else 'http'}:// requests"
             raise StorageError(msg, hint=PROXY_HINT)
         seconds = self._options.connect_timeout_seconds
         opened: Any = HTTPConnection(host, port, timeout=seconds)

@@ -62,7 +62,7 @@ class FileSystemStore(Store):
         return data
 
     def stat(self, path: str) -> ObjectInfo:
-        """Return size and version of an object; makes a request unless it is known already."""
+        """Return size and version of an object; makes a request unless both are cached."""
         if known := self._known.get(path):
             return known
         try:

@@ -19,11 +19,12 @@ _CREDENTIALS_HINT = (
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 _NAME_HINT = (
     'obstore can neither read nor list an object with "//", ".", ".." or a control character in its name, nor list '
-    "others beside it: name the shards by braces or a list, or copy that object to another name; filesystem= in "
+    "other objects beside it: name the shards by braces or a list, or copy that object to another name; filesystem= in "
     "storage_options may read it"
 )
 _HEADER_HINT = (
-    "stores of this kind send it with every answer: does a proxy remove it, or is this a server of another kind? "
+    "stores of this kind send this header with every response: does a proxy remove the header, or is the server of "
+    "another kind? "
     "Objects read by https:// need fewer headers"
 )
 _PANIC_HINT = (

@@ -116,7 +116,7 @@ class ObjectStore(Store):
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the existing one is still ``replaces`` (None: if there is none); True if written.
+        """Write the whole object if the stored object is ``replaces`` (None: no object is stored); True if written.
 
         A server that silently ignores conditions writes in any case. Raises `StorageError`, with errno ENOTSUP if the
         store cannot compare.

@@ -1,8 +1,8 @@
 """Bytes that a scan has read, left in files of this machine for the stream that needs them next.
 
-An index of tars of small members is made from every one of their bytes, and a stream that follows the indexing reads
-the same bytes some seconds later. So a scan leaves what it reads, as far as there is room, and the stream fetches only
-the rest: the bytes cross the network once. design/cache.md gives the reasons for this design.
+To index tars of small members, a scan reads every byte, and a stream that follows the indexing reads the same bytes
+some seconds later. So a scan keeps the bytes in files, within a budget, and the stream fetches only the rest: the bytes
+cross the network once. design/cache.md gives the reasons for this design.
 """
 
 from __future__ import annotations

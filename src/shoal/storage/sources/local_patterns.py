@@ -80,7 +80,7 @@ def _is_circle(folder: str, name: str) -> bool:
 
 def _lost(path: str) -> SourceError:
     """Return the error of a link to a lost directory; a link with the name of a shard fails when it is opened."""
-    msg = f"{path} is a link to {link_target(path)}, and nothing is there"
+    msg = f"{path} is a link to {link_target(path)}, which does not exist"
     return SourceError(msg, hint="restore its target, or remove the link; or name the shards by a glob without it")
 
 

@@ -42,7 +42,7 @@ def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
     if limit is None and (num_names := _num_names(pattern)) > MAX_NAMES:
         count = f"{num_names:,}" if num_names < _MANY else f"more than {_MANY:,}"
         msg = f"{_shown(pattern)}: stands for {count} names; at most {MAX_NAMES:,} are expanded"
-        raise SourceError(msg, hint="a slip in a range? Name the directory, or fewer and larger shards")
+        raise SourceError(msg, hint="a typo in a range? Name the directory, or fewer and larger shards")
     yield from islice(_expand(pattern), limit)
 
 
@@ -110,7 +110,7 @@ def _range_of(text: str) -> range | None:
     first, last, step = match[1], match[2], match[3] or "1"
     if max(map(len, (first, last, step))) > _MOST_DIGITS:
         msg = f"{{{_shown(text)}}}: a number of a range has at most {_MOST_DIGITS} digits"
-        raise SourceError(msg, hint="a slip in a range?")
+        raise SourceError(msg, hint="a typo in a range?")
     begin, end = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
     stride = abs(int(step)) or 1
     return range(begin, end + 1, stride) if begin <= end else range(begin, end - 1, -stride)

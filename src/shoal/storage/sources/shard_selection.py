@@ -56,7 +56,7 @@ _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # added by TensorFlow after the s
 
 
 def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
-    """Return True if a name ends in one of the suffixes, in either case, also with ``-00000-of-00042`` after it.
+    """Return True if a name ends in one of the suffixes, ignoring case; ``-00000-of-00042`` may follow the suffix.
 
     >>> has_suffix("A.TFRecord-00000-of-00042", [".tfrecord"]), has_suffix("a.tfrecord-00042", [".tfrecord"])
     (True, False)
@@ -71,7 +71,7 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
     Shards whose name, or a directory in it, begins with "." or "_" are left out, as by the tools that write such names,
     and a warning counts them. ``_year=2024`` is a partition. If each file is a sample, only "." hides a file.
 
-    Raises `SourceError` if there are none, or if a table has them and its log says which of them count.
+    Raises `SourceError` if there are no shards, or if the log of a table decides which files are valid.
     """
     shards_below, hidden, num_by_suffix = [], [], Counter[str]()
     marks = _marks(suffixes)
@@ -104,12 +104,12 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
 def select_matches(
     directory: str, pattern: str, paths: Iterable[str], logs: Iterable[str], suffixes: Sequence[str]
 ) -> list[str]:
-    """Return the matches of a glob without hidden files, unless the glob names these.
+    """Return the matches of a glob, without hidden files unless the glob names hidden files.
 
     ``directory`` is the fixed part of ``pattern``, ``logs`` the paths below it that may belong to the log of a table.
     As with "." in a shell, ``_*.parquet`` and ``_tmp/*`` match names that begin with "_", and ``*`` does not.
 
-    Raises `SourceError` if nothing else matches, or if the log of a table says which of the files count.
+    Raises `SourceError` if nothing else matches, or if the log of a table decides which files are valid.
     """
     marks, is_named = _marks(suffixes), matcher(relative(pattern, directory), hides_underscores=True)
     shards: list[str] = []
@@ -166,6 +166,6 @@ def _listed(suffixes: Sequence[str]) -> str:
 
 
 def nearest_names(name: str, names: Sequence[str]) -> str:
-    """Return up to three names, most like ``name`` or else the first, and the number of the others."""
+    """Return up to three names, most like ``name`` or else the first, and the number of other names."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or sorted(names)[:3]
     return ", ".join(near) + (f", {len(names) - len(near)} more" if len(names) > len(near) else "")

@@ -122,7 +122,7 @@ def printed(source: SourceLike) -> str:
 def _as_text(part: object) -> str:
     text = os.fspath(part) if isinstance(part, str | os.PathLike) else part
     if not isinstance(text, str):
-        msg = f"a source is a path or a list of paths; this one holds {type(part).__name__} ({part!r:.80})"
+        msg = f"a source is a path or a list of paths; this list holds {type(part).__name__} ({part!r:.80})"
         raise SourceError(msg, hint="paths are str or os.PathLike, and lists are not nested")
     if not text:
         raise SourceError("the source is an empty path", hint='write "." for the current directory')
@@ -149,7 +149,7 @@ def _url_of_pipe(text: str) -> str:
             if len(rest) == 1 and scheme_of(rest[0]):
                 return rest[0]
     # The command itself may hold a secret.
-    msg = f"pipe:{words[0] if words else ''} ...: shoal runs no commands, and this one does not just read a URL"
+    msg = f"pipe:{words[0] if words else ''} ...: shoal runs no commands, and this command does more than read a URL"
     raise SourceError(msg, hint="name the URL itself; headers and credentials go into storage_options")
 
 
@@ -158,7 +158,7 @@ def _split(text: str) -> list[str]:
     if "::" not in text or os.path.lexists(os.path.expanduser(text)):
         return [text]
     if (url := _end_of_chain(text)) is not None:
-        msg = f"{without_secrets(text)}: this is a chain of fsspec's filesystems, and shoal reads none"
+        msg = f"{without_secrets(text)}: this is a chain of fsspec's filesystems, but shoal reads none"
         kept = "cache= keeps its chunks on this machine; or pass filesystem= in storage_options"
         hint = f"name {without_secrets(url)} itself: {kept}"
         raise SourceError(msg, hint=hint)
@@ -175,7 +175,7 @@ def _end_of_chain(text: str) -> str | None:
 
 def _joined(parts: list[NamedFiles], *, kind: SourceKind, typed: str) -> Source:
     if kind == "list" and any(named.kind == "index" for named in parts):
-        msg = f"{typed}: an index is a source of its own, and not a part of a list"
+        msg = f"{typed}: an index cannot be a part of a list"
         raise SourceError(msg, hint="pass it as index=, next to the list of shards")
     root = _common([named.root for named in parts])
     paths = [path for named in parts for path in named.paths]

@@ -1,4 +1,4 @@
-"""Directories of tables with a log: some of their files do not belong to the data any more, or not yet."""
+"""Directories of tables with a log: some files no longer belong to the table, or do not yet."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _Table(NamedTuple):
 def refuse_table(path: str, directory: str) -> None:
     """Refuse a path in the log of a table; paths of directories end with "/".
 
-    Raises `SourceError`: the files below ``directory`` do not show which of them count.
+    Raises `SourceError`: the names below ``directory`` do not show which files are valid.
     """
     if (table := _table_of(path, directory)) is None:
         return
     if not table.kind:
         msg = f"{directory}: Spark has not finished writing it: {path}"
         raise SourceError(msg, hint="wait for it, or write it again; or give a list of the files")
-    msg = f"{directory}: this is {table.kind} ({path}), whose log says which of its files count"
+    msg = f"{directory}: this is {table.kind} ({path}), and its log decides which files are valid"
     raise SourceError(msg, hint=f"open the list of files that {table.how} gives")
 
 

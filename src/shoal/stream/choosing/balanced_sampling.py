@@ -31,7 +31,7 @@ def sampled(spec: DatasetSpec, **arguments: Any) -> DatasetSpec:
         raise UsageError(msg, hint="one call, with weights that hold both")
     if spec.request is not None or spec.filters or spec.gaps:
         before = "shuffle()" if spec.request is not None else "filter()" if spec.filters else "without()"
-        msg = f"sample() decides which stored samples take part, and was called after {before}"
+        msg = f"sample() decides which stored samples take part, but was called after {before}"
         raise UsageError(msg, hint=f"put sample() before {before}")
     return replace(spec, sampling=sampling_of(spec.opened.one("sample()").index, spec.stored, **arguments))
 
@@ -80,13 +80,13 @@ def _check_arguments(*, weights: Any, by: Any, balanced: Any, limit: Any, num_sa
     shares = "shares of classes are weights: np.array([share / size of each class])[labels]"
     as_flag("sample(balanced=)", balanced, hint=shares)
     if by is None and (balanced or limit is not None):
-        msg = f"sample({'balanced=True' if balanced else 'limit='}) needs classes, and by= names none"
+        msg = f"sample({'balanced=True' if balanced else 'limit='}) needs classes, but by= names none"
         raise UsageError(msg, hint='by="label", or an array with the class of each sample')
     if by is not None and balanced == (limit is not None):
         msg = "sample(by=) takes balanced=True or limit=" + ("; got both" if balanced else "; got neither")
         raise UsageError(msg, hint="balanced=True for equally many of each class, limit=n for at most n of each")
     if limit is not None and num_samples is not None:
-        msg = "sample(limit=) decides how many samples an epoch has, and num_samples= asks for another number"
+        msg = "sample(limit=) decides how many samples an epoch has, but num_samples= asks for another number"
         raise UsageError(msg, hint="leave out one of them")
     if weights is None and by is None and num_samples is None:
         raise UsageError("sample() got nothing to sample by", hint=hint)
@@ -99,7 +99,7 @@ def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None
         total = int(sizes.sum()) if replacement else most
     if not replacement and total > most:
         least = f"{len(sizes)} classes with at least {int(sizes.min())}" if len(sizes) > 1 else f"one class of {most}"
-        msg = f"{total} samples an epoch without repeats, equally many of each class: there are {least}"
+        msg = f"an epoch of {total} samples, equally many of each class, must repeat some: the dataset has {least}"
         raise UsageError(msg, hint=f"num_samples={most} at most, or replacement=True")
     return ByClass(classes, sizes, total)
 

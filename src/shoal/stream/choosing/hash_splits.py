@@ -1,9 +1,9 @@
 """Splits of a dataset by the hash of a group: training and validation sets that share no group.
 
-The hash of a group and the seed give a point on a line, and each split is an interval of it. So a group never moves
-when shards or samples are added, and a larger fraction only extends an interval. Rejected: a permutation of the groups
-has exact counts, but moves groups to other splits as soon as one is added; an independent hash for each split
-(rendezvous hashing) needs logarithms, which differ between platforms.
+The hash of a group and the seed give a point on a line, and each split is an interval of the line. So a group never
+moves when shards or samples are added, and a larger fraction only extends an interval. Rejected: a permutation of the
+groups has exact counts, but moves groups to other splits as soon as a group is added; an independent hash for each
+split (rendezvous hashing) needs logarithms, which differ between platforms.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def split_specs(
     """Return the description of each split; see `shoal.Dataset.split`. ``exclude`` may describe another dataset.
 
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
-    for each run of neighbours in one split, of which the splits keep 24.
+    for each run of neighbours in one split; the splits keep 24 of the 60.
     """
     spec.opened.one("split()")
     if spec.request is not None:
@@ -138,8 +138,8 @@ def _checked(fractions: Any) -> dict[str, Fraction]:
             raise UsageError(f"the split {name!r} must have a fraction above 0 and up to 1; got {value!r}", hint=_HINT)
         exact[name] = number
     if (total := sum(exact.values())) > 1 + _CLOSE_ENOUGH:
-        msg = f"the fractions of the splits make {float(total):g}, more than 1: {dict(fractions)}"
-        raise UsageError(msg, hint="if they make less than 1, the rest is in no split")
+        msg = f"the fractions of the splits add up to {float(total):g}, more than 1: {dict(fractions)}"
+        raise UsageError(msg, hint="the sum may be below 1: the remaining samples are then in no split")
     if len(exact) >= _NO_SPLIT:
         raise UsageError(f"at most {_NO_SPLIT - 1} splits are possible; got {len(exact)}")
     return exact
@@ -151,7 +151,7 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         return np.zeros(0, dtype=np.uint64)
     if isinstance(exclude, DatasetSpec):
         if by is not None and not isinstance(by, str):
-            msg = "by= has the groups of this dataset only, and exclude= is another dataset"
+            msg = "by= has the groups of this dataset only, but exclude= is another dataset"
             raise UsageError(msg, hint="exclude= takes groups, too: texts or numbers, as in by=")
         return groups_of(exclude.opened.one("split(exclude=)"), by, group).distinct(exclude.stored)
     several = isinstance(exclude, Collection) and not isinstance(exclude, str | bytes)

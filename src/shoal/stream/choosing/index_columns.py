@@ -121,7 +121,7 @@ def class_names(opened: Opened, field: str | None = None) -> tuple[str, ...]:
         words = next((named[name] for name in fields if name in named), None)
     if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
-        msg = f"the numbers of {field or CLASS_FIELD!r} have no names here"
+        msg = f"the index has no names for the numbers of {field or CLASS_FIELD!r}"
         hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
         raise UsageError(msg, hint=f"there are names for {', '.join(map(repr, known))}" if known else hint)
     return tuple(words)

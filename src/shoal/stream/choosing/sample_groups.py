@@ -67,7 +67,7 @@ def groups_of(opened: Opened, by: Any, group: Callable[[Any], Any] | None = None
     """
     index = opened.index
     if callable(by) or (by is None and group is not None):
-        msg = "split() groups samples by a value, and group= is a function of it"
+        msg = "group= is a function of the value of by=, but by= is missing"
         raise UsageError(msg, hint='split(..., by="__key__", group=lambda key: key.split("_")[0])')
     if by is None:
         return _single_samples(index)
@@ -85,7 +85,7 @@ def groups_of(opened: Opened, by: Any, group: Callable[[Any], Any] | None = None
 
 
 def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
-    """Return the hash of each group, shape (num_values,); `UsageError` if one is neither a text nor a number."""
+    """Return the hash of each group, shape (num_values,); `UsageError` if a group is neither a text nor a number."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     if all(isinstance(value, str) for value in plain):
         return _hashed_texts(plain)
@@ -184,7 +184,7 @@ def _first_sample(index: Index) -> NDArray[np.int64]:
 
 
 def _shard_names(index: Index) -> list[str]:
-    """Return the base names of the shards: as in the fingerprint, a copied dataset is the same dataset."""
+    """Return the base names of the shards, so that a copy of a dataset has the same groups."""
     return [basename(name) for name in index.shard_names]
 
 

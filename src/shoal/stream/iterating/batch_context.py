@@ -57,7 +57,7 @@ class BatchContext:
     of_all: Callable[[BatchContext], BatchContext] = _itself
 
     def sum_deliveries(self) -> None:
-        """Let the position note the samples that it passes."""
+        """Record the sums of delivered samples in the position."""
         self.position.sums = self.sums
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
@@ -77,7 +77,7 @@ class BatchContext:
     def stages_of_runs(self) -> Sequence[Stage] | None:
         """The stages, if each may run on many samples before the next one does; else None.
 
-        Stages that have effects, or that leave samples out, take one sample after the other, also in a thread. An error
+        Stages that have effects, or that leave samples out, take one sample after another, also in a thread. An error
         in a run does not name its sample: the caller processes the samples again, one by one.
         """
         stages = self.pipeline.stages
@@ -85,7 +85,7 @@ class BatchContext:
         return None if alone or not have_no_effects(stages) else stages
 
     def check_dropped(self, num_dropped: int, step: int) -> None:
-        """Raise `UsageError` if so many samples in a row were dropped before a step that none may ever be kept."""
+        """Raise `UsageError` if so many samples in a row were dropped before a step that the filter may keep none."""
         position = self.position
         if num_dropped % _DROPPED_BETWEEN_CHECKS or not position.knows_end:  # later samples may be kept
             return
@@ -109,7 +109,7 @@ def _delivered(source: BatchContext, batch: Any, repeated: Sequence[bool] | NDAr
     """Mark the repeats of a batch, format and count the batch, and run the stages of batches."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
-        msg = "the samples have a field '__pad__', and batches mark their repeats in this field"
+        msg = "the samples have a field '__pad__', but batches mark their repeats in this field"
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)

@@ -57,7 +57,7 @@ class Batcher(ABC):
         return batching.partition(world_size)
 
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:  # noqa: ARG002
-        """Raise `UsageError` if ranks may end an epoch apart and nobody allowed it, or cannot end passes together."""
+        """Raise `UsageError` if ranks may end an epoch apart without permission, or cannot end passes together."""
         return
 
     def refuse_steps(self, verb: str) -> None:  # noqa: ARG002
@@ -65,7 +65,7 @@ class Batcher(ABC):
         return
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:  # noqa: ARG002
-        """Return the epoch and the position of a new iterator, and the rank's own place if it has one."""
+        """Return epoch and position of a new iterator, and the rank's place; None if all ranks share a position."""
         return cursor.epoch, cursor.start.number, None
 
     def of_worker(self) -> Batcher:

@@ -32,7 +32,7 @@ class BatchSource(Protocol):
         """Wait for the next batch, and return it; append to ``taken`` first, for `give_back`."""
 
     def give_back(self, taken: list[Any]) -> None:
-        """Put back a batch that was not given out, as the next one."""
+        """Put back an undelivered batch, as the next batch."""
 
     def end(self) -> None:
         """Stop after the last batch."""
@@ -183,7 +183,7 @@ class Iteration:
             self._cursor.ended(self.position)
 
     def _undo(self, error: BaseException, taken: list[Any], before: tuple[int, int, Proof]) -> None:
-        """Restore the state before a batch that was not given out, because of an error or an interrupt."""
+        """Restore the state before a batch that was not delivered because of an error or an interrupt."""
         with InterruptsHeld():
             self.position.move(before)
             elsewhere, is_interrupt = self._elsewhere, not isinstance(error, Exception)

@@ -136,7 +136,7 @@ class IteratorSpec:
         return replace(self, ahead=Counters())
 
     def of_worker(self, worker: int, num_workers: int, *, first_step: int = 0) -> IteratorSpec:
-        """Return the spec of one of ``num_workers`` workers from a step on; it moves no cursor."""
+        """Return the spec of one of ``num_workers`` workers from a step on, without the cursor."""
         return replace(self, work=self.work.of_worker(worker, num_workers), first_step=first_step, cursor=None)
 
     def with_threads(self, threaded: Threaded | None) -> IteratorSpec:

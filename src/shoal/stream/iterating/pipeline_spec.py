@@ -72,7 +72,7 @@ class PipelineSpec:
 def have_no_effects(stages: Sequence[Stage]) -> bool:
     """Return True if stages only select, rename and decode numbers, text and the like by shoal's functions.
 
-    Media are decoded one by one: they take long, and much memory.
+    Media are decoded one by one, because decoding takes much time and memory.
     """
     return gathers([
         stage

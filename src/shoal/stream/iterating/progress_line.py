@@ -48,7 +48,7 @@ class ProgressLine:
 
 
 def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> ProgressLine | None:
-    """Return the progress line of this process if asked for: only the first rank has one, and its first worker."""
+    """Return the progress line of this process; None if not requested, or not the first worker of rank 0."""
     pipeline = work.pipeline
     if not work.options.progress or pipeline.rank or pipeline.worker:
         return None

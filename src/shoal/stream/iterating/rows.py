@@ -45,7 +45,7 @@ class Rows:
         return None
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
-        """Return the maker of batches of samples from a source that go through these stages."""
+        """Return the `Batcher` of samples from a source that go through these stages."""
         return CutBatches() if batched else SingleSamples(KEPT * any(filters_in(stages)))
 
     def resolved(
@@ -56,5 +56,5 @@ class Rows:
 
     def segments_in(self, resolved: Resolved, epoch: int, rows: NDArray[np.int64]) -> BatchSegments:  # noqa: ARG002
         """Return the pieces of documents in some rows of an epoch; `UsageError` if samples are not packed."""
-        msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
+        msg = "batch_segments() tells the documents of sequences, but the samples of this dataset are not packed"
         raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")

@@ -33,7 +33,7 @@ def energon_mixture(node: Marked, split: str | None) -> MixtureEntry:
         raise keys["splits"].error(msg, f'split="{next(iter(splits), "train")}"')
     name = split or next(iter(splits))
     if name not in splits:
-        msg = f"split={name!r} was asked for; the splits are {', '.join(splits)}"
+        msg = f"there is no split {name!r}; the splits are {', '.join(splits)}"
         raise keys["splits"].error(msg, did_you_mean(name, splits).rstrip())
     return _mixture(splits[name], name, is_training=name == "train")
 

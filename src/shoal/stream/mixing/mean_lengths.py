@@ -16,7 +16,7 @@ from shoal.stream.choosing.index_columns import lengths_of_column
 
 
 def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
-    """Return the mean of a column over the samples of a source, each as often as it comes in a round.
+    """Return the mean of a column over the samples of a source, weighted by the copies of each sample in a round.
 
     A nested mixture has the mean at its first weights.
     """
@@ -34,13 +34,13 @@ def positions_of_tokens(
     """
     means = [source.mean_tokens for source in request.sources]
     if None in means:
-        msg = "reweight(in_tokens=True) counts tokens, and this mixture counts samples"
+        msg = "reweight(in_tokens=True) counts tokens, but this mixture counts samples"
         raise UsageError(msg, hint='mix(unit="tokens", length="num_tokens"), or reweight() after pack_sequences()')
     lengths = [float(mean or 0) for mean in means]
     before = float(request.counts(begin) @ lengths)
     at = request.endless.first_position(lambda counts: counts @ lengths - before >= at_tokens)
     if at is None:
-        raise UsageError(f"reweight(at={at_tokens}, in_tokens=True): the mixture never has so many tokens")
+        raise UsageError(f"reweight(at={at_tokens}, in_tokens=True): the mixture never reaches this number of tokens")
     if not ramp_tokens:
         return at - begin, 0
     now = request.endless.weights_at(at)

@@ -55,23 +55,23 @@ def mix(
     r"""Mix datasets: in a dataset like any other, every position has a source, and every source has its own order.
 
     The source of a position is a pure function of names, weights, seed and position: so any position is found at once,
-    and a run goes on exactly at any world size. A source keeps its order (`Dataset.shuffle`), freshly ordered in each
+    and a run continues exactly at any world size. A source keeps its order (`Dataset.shuffle`), freshly ordered in each
     round; `shuffle` of the mixture orders sources without an order. Samples get the field ``__source__``.
 
     Parameters
     ----------
     sources
-        Datasets by name, each with stages of its own; mixtures may be among them. The seed of a source is made from its
-        name, so adding, removing or reordering others does not change its order.
+        Datasets by name, each with its own stages; a source may be a mixture. The seed of a source depends on its name,
+        so adding, removing or reordering other sources does not change its order.
     weights
         Sources come in the ratio of these numbers; default: their sizes. Read as decimals, and exact.
     seed
         Seed of the choice of sources.
     choice
         "even" (counts off by about one every 64 positions), "random" (as if drawn for each sample), or
-        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. Or as another library does, with nothing
-        but the seed beside: `shoal.mixing.Interleave`, `Concatenate`, `RandomMix`, `RoundRobin`. In these, sources
-        start again in every epoch, and epochs may differ in length.
+        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. Or the choice of another library,
+        with ``seed=`` as the only other argument: `shoal.mixing.Interleave`, `Concatenate`, `RandomMix`, `RoundRobin`.
+        With these, sources start again in every epoch, and epochs may differ in length.
     unit, length
         "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
         holds the tokens of each sample.
@@ -87,7 +87,7 @@ def mix(
         checked when the dataset is first used, so further changes may come before.
     missing
         Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
-        are known to have other fields are refused when batches are first asked for, before anything is read. Where only
+        are known to have other fields are refused at the first batch, before anything is read. Where only
         samples show it (JSON Lines, tar, after `map`), a warning names the first field that is None.
 
     Raises
@@ -159,7 +159,7 @@ def _log_shares(request: MixRequest, epoch_samples: int) -> None:
     for name, share in shares.items():
         if 0 < share * epoch_samples < 1:
             msg = f"the source {name!r} has a share of {share:.3g}, {share * epoch_samples:.3g} samples in an epoch of "
-            msg += f"{epoch_samples:,}: a slip in its weight? Weights are ratios, and need not make 1 or 100"
+            msg += f"{epoch_samples:,}: a typo in its weight? Weights are ratios, and need not sum to 1 or 100"
             warnings.warn(msg, ShuffleWarning, stacklevel=3)
 
 
@@ -230,5 +230,5 @@ def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, fl
     for name, times in most.items():
         if type(times) is bool or not isinstance(times, int | float | np.number) or not 0 < times < math.inf:
             msg = f"max_repeats= is how often samples of {name!r} may come, a number above 0; got {times!r:.80}"
-            raise UsageError(msg, hint="leave out what may come as often as it likes")
+            raise UsageError(msg, hint="leave out sources without a limit")
     return dict(most)

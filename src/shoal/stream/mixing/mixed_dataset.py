@@ -89,7 +89,7 @@ class MixedDataset(Dataset):
         """Return the mixture with other weights from a position on; every earlier position stays.
 
         States list the changes: a state from before the change loads into the changed mixture, and a state from after
-        the change brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
+        the change contains the change. Counts continue, so a change neither repeats nor skips a sample.
 
         After `pack_sequences` or `batch_by_length`, positions count sequences: every sequence before the change stays.
         Before, positions count documents, and blocks of documents that are packed together end at the change.
@@ -99,7 +99,7 @@ class MixedDataset(Dataset):
         at
             The position, not yet yielded, counted from the start of ``epoch``.
         weights
-            Of all sources, by name, in the unit that `mix` was given; 0 retires one.
+            Weights of all sources, by name, in the unit of `mix`; 0 retires a source.
         ramp
             Positions over which the weights move from the old to the new ones, linearly (in up to 256 steps).
         add
@@ -147,7 +147,7 @@ class MixedDataset(Dataset):
         if not as_flag("reweight(in_steps=)", in_steps):
             return at, ramp
         if self.stream.spec.batching is None:
-            msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
+            msg = "reweight(in_steps=True) counts batches, but this dataset has none yet"
             raise UsageError(msg, hint="call it after batch(), or give at= in positions")
         self.stream.batcher.refuse_steps("reweight(in_steps=True)")
         global_batch = self.stream.partition.global_batch
@@ -164,11 +164,11 @@ class MixedDataset(Dataset):
             return positions_of_tokens(request, weights, begin, at, ramp)
         fields = self.stream.spec.rows.made_fields
         if not isinstance(fields, SequenceFields):
-            msg = "reweight(in_tokens=True) counts sequences of one length, and batch_by_length() has many lengths"
+            msg = "reweight(in_tokens=True) counts sequences of one length, but batch_by_length() has many lengths"
             raise UsageError(msg, hint="in_steps=True counts batches")
         return -(-at // fields.length), -(-ramp // fields.length)
 
     @property
     def _request(self) -> MixRequest:
-        """The request, with the changes of weights that a loaded state brought along."""
+        """The request, with the changes of weights from a loaded state."""
         return self.resolved.request

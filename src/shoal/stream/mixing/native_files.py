@@ -64,7 +64,7 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
 def _source(name: str, node: Marked) -> SourceEntry:
     what = f"the source {name!r}"
     if not name or "/" in name:
-        msg = f"a source is named by a text without '/'; here is {name!r}"
+        msg = f"the name of a source is a text without '/'; got {name!r}"
         raise node.error(msg, "'/' separates the names of nested mixtures")
     if not isinstance(node.value, dict):
         return SourceEntry(node, path=_path(node, what))
@@ -95,7 +95,7 @@ def _share(node: Marked, what: str, key: str) -> Fraction:
         return Fraction(node.whole(f"choose of {what}"))
     number = node.number(f"{key} of {what}")
     if number < 0:
-        raise node.error(f"{key} of {what} is at least 0; here is {node.value}")
+        raise node.error(f"{key} of {what} must be at least 0; got {node.value}")
     return number
 
 
@@ -107,7 +107,7 @@ def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
         kind = source.share and source.share[0]
         if (kind is None) != (first_kind is None) or (kind != first_kind and "weight" in (kind, first_kind)):
             theirs = "one" if kind is None else first_kind or "none"
-            msg = f"{name!r} has {kind or f'no {first_kind}'}, and {first_name!r} has {theirs}"
+            msg = f"{name!r} has {kind or f'no {first_kind}'}, but {first_name!r} has {theirs}"
             raise source.where.error(msg, "all sources have a weight, or all have repeat or choose, or none has any")
 
 
@@ -170,11 +170,11 @@ def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[Ch
                 known = f"the sources are {', '.join(sources)}"
                 raise keys["weights"].keys[name].error(msg, did_you_mean(name, sources) + known)
         if left := [name for name in sources if name not in weights]:
-            msg = f"weights of a change name every source, and {left[0]!r} is missing"
+            msg = f"weights of a change name every source, but {left[0]!r} is missing"
             raise keys["weights"].error(msg, f"{left[0]}: 0 retires it")
         at = keys["at"].whole("at")
         if at <= (changes[-1].at if changes else 0):
-            msg = f"at must be after the position of the last change; here is {at}"
+            msg = f"at must be after the position of the last change; got {at}"
             raise keys["at"].error(msg, "weights of the sources hold from position 0")
         ramp = keys["ramp"].whole("ramp") if "ramp" in keys else 0
         shares = {name: _share(weight, f"a change, {name!r}", "weight") for name, weight in weights.items()}
@@ -185,7 +185,7 @@ def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[Ch
 def _word(node: Marked, what: str, known: tuple[str, ...] | None) -> str:
     word = node.text(what)
     if known is not None and word not in known:
-        raise node.error(f"{what} is one of {', '.join(known)}; here is {word!r}", did_you_mean(word, known).rstrip())
+        raise node.error(f"{what} must be one of {', '.join(known)}; got {word!r}", did_you_mean(word, known).rstrip())
     return word
 
 

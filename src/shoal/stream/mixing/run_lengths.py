@@ -25,7 +25,7 @@ class RunLengths:
 
     def __post_init__(self) -> None:
         if self.sequence is not None and self.means is None:
-            msg = "sequences are counted in tokens, and this mixture counts samples"
+            msg = "sequences are counted in tokens, but this mixture counts samples"
             raise UsageError(msg, hint="unit: tokens, and length: the column of tokens, in the mixture file")
 
     @property

@@ -105,11 +105,11 @@ def _spec(name: str, source: Any) -> DatasetSpec:
         "reading()": spec.reading != ReadingOptions(),
     }
     if wrong := [verb for verb, is_used in of_the_whole.items() if is_used]:
-        msg = f"the source {name!r} was given {wrong[0]}, which is a matter of the mixture as a whole"
+        msg = f"the source {name!r} has {wrong[0]}, which applies to the whole mixture"
         raise UsageError(msg, hint=f"mix({{...}}).{wrong[0][:-1]}...)")
     if isinstance(spec.opened, OpenedMixture) and spec.delivered is not None:
         msg = f"the source {name!r} is a mixture that delivers only some of its positions"
-        raise UsageError(msg, hint="take(), skip() and select() on its sources, or on the outer mixture")
+        raise UsageError(msg, hint="use take(), skip() and select() on its sources, or on the outer mixture")
     return spec
 
 

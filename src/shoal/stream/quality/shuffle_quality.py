@@ -201,7 +201,7 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
     if not isinstance(order, Window) or order.chunks >= len(resolved.chunks):
         return ""
     layout = ChunkLayout.of(resolved.chunks.num_samples)
-    if not _is_mixed(order, layout, global_batch):
+    if not _is_enough(order, layout, global_batch):
         near = _worst(order, layout, NEAR_BATCHES * global_batch)
         enough = f'window="{_size(_enough_chunks(order, layout, global_batch) * _chunk_bytes(resolved))}"'
         batches = f"global batches of {global_batch} samples"
@@ -244,7 +244,7 @@ def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:
     return max(1.0, predicted_variance_ratio(order, layout, global_batch))
 
 
-def _is_mixed(order: Window, layout: ChunkLayout, global_batch: int) -> bool:
+def _is_enough(order: Window, layout: ChunkLayout, global_batch: int) -> bool:
     """Return True if neither a global batch nor `NEAR_BATCHES` of them vary much more than in a perfect shuffle."""
     return (
         _worst(order, layout, global_batch) <= _MOST_VARIANCE_RATIO
@@ -258,7 +258,7 @@ def _enough_chunks(order: Window, layout: ChunkLayout, global_batch: int) -> int
     while many - few > 1:
         middle = (few + many) // 2
         nodes = min(order.resolved_nodes, middle // 2)
-        few, many = (few, middle) if _is_mixed(Window(middle, nodes), layout, global_batch) else (middle, many)
+        few, many = (few, middle) if _is_enough(Window(middle, nodes), layout, global_batch) else (middle, many)
     return many
 
 

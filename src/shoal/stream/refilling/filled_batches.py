@@ -63,7 +63,7 @@ class FilledBatches(Batcher):
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:
         """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
         if batching is None:
-            raise UsageError(f"{self.verb} fills batches, and this dataset has none", hint="call batch() after it")
+            raise UsageError(f"{self.verb} fills batches, but this dataset has none", hint="call batch() after it")
         if batching.num_steps is None and world_size > 1:
             msg = f"{self.verb} fills batches, so {world_size} ranks would yield different numbers of them, and a "
             msg += "loop over an epoch would hang at its end"
@@ -75,7 +75,7 @@ class FilledBatches(Batcher):
 
     def refuse_steps(self, verb: str) -> None:
         """Raise `UsageError`: only reading tells the samples of a batch."""
-        msg = f"{verb} counts batches, and only reading shows the samples in batches of {self.verb}"
+        msg = f"{verb} counts batches, but only reading shows the samples in batches of {self.verb}"
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:
@@ -234,7 +234,7 @@ class BatchFiller(Iterator[Any]):
 
     @property
     def is_full(self) -> bool:
-        """True if a batch can be cut without more parts."""
+        """True if `batch` can return a full batch."""
         return self.num_ready >= self._size
 
     def _num_rows(self) -> int:

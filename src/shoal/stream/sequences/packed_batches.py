@@ -76,7 +76,8 @@ _Document = tuple[NDArray[Any], int]
 class _Group(NamedTuple):
     """Packed documents, their sequences in the order of yielding, and the counts after them.
 
-    ``end`` is the number of samples of the share up to the last document, with it; ``proof`` sums up all documents.
+    ``end`` is the number of samples of the share up to and including the last document; ``proof`` sums up all
+    documents.
     """
 
     documents: list[_Document]
@@ -120,7 +121,7 @@ class SequenceFiller(BatchFiller):
             self._pack(len(self._waiting.samples))
         if self.num_ready < 0:
             num_taken = self._position.num_sequences
-            msg = f"{num_taken} sequences were taken by the state, and the documents fill {num_taken + self.num_ready}"
+            msg = f"{num_taken} sequences are taken in the state, but the documents fill {num_taken + self.num_ready}"
             raise StateError(msg, hint=changed_hint(STATE))
 
     @property

@@ -49,7 +49,7 @@ def _requests(arguments: dict[str, Any], column: str) -> list[SequenceRequest]:
             return [SequenceRequest(batches, PaddedFields(batches.padded), column)]
         packing = Packing(**arguments)
     except (TypeError, UsageError) as error:
-        msg = f"the state has a packing that this shoal does not know: {arguments!r:.200} ({error})"
-        raise StateError(msg, hint="the state was saved by another shoal: use that one") from None
+        msg = f"the state has a packing that this version of shoal does not know: {arguments!r:.200} ({error})"
+        raise StateError(msg, hint="the state was saved by another version of shoal: use that version") from None
     separators = (None, _ANY_TOKEN)
     return [SequenceRequest(packing, SequenceFields(packing.length, separator=token), column) for token in separators]

@@ -99,7 +99,7 @@ class SequenceShares:
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
             result = process(sample, sample_id) if process else sample
             if result is DROPPED or result is SKIPPED:
-                msg = f"the sample with id {sample_id} was left out, and its sequence was packed with it"
+                msg = f"the sample with id {sample_id} was left out, but its sequence is already packed"
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")
             tokens.append(fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
             documents.append(result)

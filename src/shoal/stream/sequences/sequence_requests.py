@@ -155,8 +155,8 @@ class SequenceRequest(Rows):
         longest = packing.longest
         if packing.too_long == "refuse" and longest is not None and len(lengths) and int(lengths.max()) > longest:
             worst = int(lengths.argmax())
-            group = "a sequence" if isinstance(fields, SequenceFields) else "a batch at most"
-            msg = f"the sample with id {worst} has {int(lengths[worst])} tokens, and {group} {longest}"
+            group = "a sequence has" if isinstance(fields, SequenceFields) else "a batch has at most"
+            msg = f"the sample with id {worst} has {int(lengths[worst])} tokens, but {group} {longest}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or select() without it')
         return lengths
 
@@ -187,7 +187,7 @@ def _fields_of(fields: SequenceFields, source: Source, stages: Sequence[Stage]) 
     if SOURCE_IDS not in fields.extras:
         return fields
     if not source.depth:
-        msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) needs a mixture of sources, and this is a single dataset"
+        msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) needs a mixture of sources, but this is a single dataset"
         raise UsageError(msg, hint="shoal.mix({...}).pack_sequences(...)")
     return replace(fields, first_ids=_first_of_sources(source.whole))
 

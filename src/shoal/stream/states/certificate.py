@@ -91,9 +91,9 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     Raises
     ------
     StateError
-        They are of different datasets, orders or seeds; or one is not a certificate.
+        The certificates are of different datasets, orders or seeds; or one is not a certificate.
     UsageError
-        There are none.
+        There are no certificates.
 
     Examples
     --------

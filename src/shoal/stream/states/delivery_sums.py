@@ -162,7 +162,7 @@ class DeliverySums:
         self._before = Proof()  # of finished spans
 
     def hash_by(self, hashes: RecordHashes) -> None:
-        """Hash later notes by an index that has more shards."""
+        """Use the hashes of an index with more shards from now on."""
         self._hashes = hashes
 
     def note(self, share: Share, steps: range) -> None:

@@ -27,8 +27,8 @@ BEGINNINGS = ("grow", "wait")
 def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
     """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
 
-    One of several ranks waits unless ``index="grow"`` is given: ranks would disagree if only one of them found the
-    index that another has just made.
+    With several ranks, a rank waits unless ``index="grow"`` is given: ranks would disagree if only some ranks found a
+    new index.
     """
     if beginning is not None or not isinstance(shards, Unindexed) or not shards.can_grow:
         return beginning == "grow"
@@ -36,15 +36,15 @@ def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
     if not estimate.takes_long:
         return False
     is_alone = shards.making.job_rank is None
-    advice = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
+    advice = 'shuffle() begins with the first shards, in a growing order; index="wait" waits for all shards'
     if not is_alone:
-        advice = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
+        advice = 'all ranks wait for the index; index="grow" begins with the first shards, in a growing order'
     _log.info("%s: %s; %s", shards.making.what.source.typed, estimate, advice)
     return is_alone
 
 
 def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
-    """Return all shards with their index; after a long wait that nobody expected, log the faster alternative."""
+    """Return all shards with their index; after a long unexpected wait, log the faster alternative."""
     began_seconds = time.perf_counter()
     opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
     if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:

@@ -60,7 +60,7 @@ class Position:
 
     @property
     def num_yielded(self) -> int:
-        """Number of global batches, or of positions without batches, up to the last one that was yielded."""
+        """Number of yielded global batches; of yielded positions if there are no batches."""
         return self.num_made - length_hint(self.queue)
 
     @num_yielded.setter
@@ -156,7 +156,7 @@ class Position:
 def place_in(
     partition: Partition, rank: int, epoch: int, start: Start | None, later: Mapping[int, Start]
 ) -> tuple[int, int, RankPlace]:
-    """Return the epoch of a rank that fills its batches, the end of the part of its share that it took, and its place.
+    """Return epoch, position and place of a rank that fills its own batches; the position ends its delivered samples.
 
     ``start`` is None for the start of an epoch.
     """
@@ -169,7 +169,7 @@ def place_in(
 class Deliveries:
     """Samples that a dataset has delivered in this process, up to the position of its newest iterator.
 
-    If a new iterator begins where another began, the deliveries of the other are forgotten, as in states.
+    A new iterator with the start of an earlier iterator replaces the earlier deliveries, as in states.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class Cursor:
         self._move(epoch, start)
 
     def begin_loaded(self, epoch: int, start: Start, later: Mapping[int, Start]) -> None:
-        """Start the next iterator where a state says."""
+        """Start the next iterator at the position of a loaded state."""
         self.begin(epoch, start, later)
         self.loaded_epoch = epoch
 
@@ -260,7 +260,7 @@ class Cursor:
         self.deliveries.follow(position)
 
     def name_epoch(self) -> None:
-        """Note that the user asked for the current epoch, even if it comes again."""
+        """Note that the user chose the current epoch: a repeat of the epoch is no reason to warn."""
         self._is_repeat, self._is_named = False, True
 
     def yields_first(self, position: Position) -> None:
@@ -271,7 +271,7 @@ class Cursor:
             _log.warning(_REPEAT, position.epoch, position.start)
 
     def ended(self, position: Position) -> None:
-        """Start the next epoch after the end of an iterator that began where the next iterator would."""
+        """Move on to the next epoch if the ended iterator began at the current start."""
         if (position.epoch, position.start) == (self.epoch, self.start.number):
             self._move(self.epoch + 1, self.later.get(self.epoch + 1, Start()))
 

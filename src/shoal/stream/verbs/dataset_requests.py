@@ -71,15 +71,15 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     if stored is not None:
         given.pop("stored", None)
     if name in _OF_SEVERAL:
-        msg = f"the state or certificate is of {_OF_SEVERAL[name]}, and one dataset was given"
+        msg = f"the state or certificate is of {_OF_SEVERAL[name]}, but one dataset was given"
         raise StateError(
             msg, hint="give its mixture file, or `shoal trace --run MODULE:NAME` the run that Python makes"
         )
     if PACKED in given:
-        msg = "the state counts sequences, and documents alone do not tell how they were packed"
+        msg = "the state counts sequences, but documents alone do not tell how they were packed"
         raise StateError(msg, hint="the dataset of the run tells it: ds.batch_ids(step) and ds.check_certificate()")
     if subsets := [word for word in _SUBSETS if word in given]:
-        msg = f"the state was saved after {_SUBSETS[subsets[0]]}, and holds only a digest of that"
+        msg = f"the state was saved after {_SUBSETS[subsets[0]]}, but holds only a digest of that"
         hint = "the dataset of the run tells the rest: `shoal trace --run MODULE:NAME`, where Python makes it; or "
         raise StateError(msg, hint=f"{hint}ds.batch_ids(step) and ds.check_certificate()")
     msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
@@ -88,7 +88,7 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     try:
         order = named_order(name, given)
     except UsageError as error:
-        hint = "the state was changed after it was saved, or saved by another shoal"
+        hint = "the state was changed after it was saved, or was saved by another version of shoal"
         raise StateError(f"{msg}: {error}", hint=hint) from None
     # The size of a chunk no longer matters; its presence tells a buffer over chunks from a buffer over shards.
     return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
@@ -168,5 +168,5 @@ def count_of(value: Any, what: str) -> int:
     if number < 0:
         raise UsageError(f"{what} takes an integer of at least 0; got {number}")
     if number > MAX_POSITION:
-        raise UsageError(f"{what} takes an integer below 2**63; got one of {number.bit_length()} bits")
+        raise UsageError(f"{what} takes an integer below 2**63; got {number.bit_length()} bits")
     return number

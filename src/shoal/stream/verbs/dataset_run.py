@@ -39,9 +39,9 @@ class DatasetRun:
         raise AttributeError(no_attribute("a dataset", name, dir(type(self))))
 
     def __iter__(self) -> Iteration | StepsOfPass:
-        """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start.
+        """Iterate on this rank: from the loaded position if a state of this epoch was loaded, else from the start.
 
-        With ``batch(steps=)`` each iterator goes on where the last one ended.
+        With ``batch(steps=)`` each iterator continues where the last iterator ended.
         """
         refuse_in_worker()
         stream = self.stream

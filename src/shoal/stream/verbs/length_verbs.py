@@ -41,19 +41,19 @@ class LengthVerbs(DatasetRun):
         Parameters
         ----------
         remainder
-            The last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
+            The last, incomplete global batch: "keep" it (divided evenly; a rank without a sample gets a repeat),
             "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         balance
             With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
-            lengths of documents sum up to about the same on each. Global batches stay the same.
+            lengths of documents sum up to about the same on each rank. Global batches stay the same.
         neighbours
-            Ranks in a row that exchange sequences for that. Each rank reads the data of all: set it to the ranks of a
-            machine, which read the data once if they share a cache.
+            Number of consecutive ranks that exchange sequences for ``balance``. Each of these ranks reads the data of
+            all: give the number of ranks on a machine, which read the data once with a shared cache.
         steps
-            Batches of a pass, where ranks fill their batches (``filter(refill=True)``,
-            ``pack_sequences(lengths=None)``). Every rank yields so many, and its next pass goes on where this one
-            ended. With "apart", a pass is an epoch, and ranks may end it after different numbers of batches. Several
-            ranks need one of the two.
+            Number of batches in a pass, if ranks fill their batches (``filter(refill=True)``,
+            ``pack_sequences(lengths=None)``). Every rank yields this number, and the next pass continues after the
+            last batch. With "apart", a pass is an epoch, and ranks may yield different numbers of batches. Required
+            with several ranks.
         """
         batching = Batching.of_arguments(size, global_batch_size, remainder, balance, neighbours, steps)
         return type(self)(self.stream.spec.in_batches(batching))
@@ -78,27 +78,28 @@ class LengthVerbs(DatasetRun):
         any world size; each epoch is packed again, in its own order. States, batches and ranks count sequences.
 
         Without lengths in the index (``lengths=None``), each rank packs what it reads, in groups of ``block``
-        documents. Then each rank has a state of its own, as with ``filter(refill=True)`` (`merge_states`). It resumes
-        to the very sequence at the same world size and batch size, and reads at most a group of documents again; at
-        another one, up to a group of each rank comes again, and nothing is missed.
+        documents. Then each rank saves its own state, as with ``filter(refill=True)`` (`merge_states`). At the same
+        world size and batch size, a run resumes at the exact sequence, and reads at most a group of documents again.
+        Otherwise, up to a group of documents of each rank is repeated, and no document is missed.
 
         Parameters
         ----------
         key
             The field with a document's tokens, an array of integers of shape (num_tokens,).
         strategy
-            "concat" lays documents end to end and cuts them where a sequence is full. The others keep documents whole:
-            "first_fit" puts each into the first sequence that has room, "best_fit" the longest first into the fullest.
+            "concat" lays documents end to end and cuts them where a sequence is full. The other strategies keep
+            documents whole: "first_fit" puts each into the first sequence with room, "best_fit" puts the longest first
+            into the fullest.
         too_long
             A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
             others; or it is left out ("drop"), or an error before the run ("refuse").
         lengths
-            The column of the index with the number of tokens of each document; None if they are not known before.
+            The column of the index with the number of tokens of each document; None if the index has no lengths.
         separator
-            A token to be put behind each document; None for none. One that the type of the tokens cannot hold makes
-            batches of a larger type: 99_999 behind uint16 gives uint32; so does ``padding``.
+            A token to add after each document; None for none. A token beyond the type of the documents makes batches of
+            a larger type: 99_999 after uint16 gives uint32; so does ``padding``.
         padding
-            The token that fills up what no document fills.
+            The token that fills the rest of a sequence.
         extras
             Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
             and paddings in a batch laid end to end, shape (num_segments + 1,); "document_ids" and, of a mixture,
@@ -203,13 +204,13 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
     if sequences.lengths is None:
         spec.refuse(verb, GROUPED)
     elif any(isinstance(stage, Filter) for stage in spec.stages):
-        msg = f"{verb} counts documents by the index, and was called after filter(), which counts as it reads"
+        msg = f"{verb} counts documents by the index, but was called after filter(), which counts as it reads"
         as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"
         raise UsageError(msg, hint=f"select() by columns of the index instead of filter(){as_read}")
     else:
         spec.refuse(verb, CHOSEN)
         if spec.num_samples > FOREVER // 2:
-            msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
+            msg = f"{verb} counts the sequences of an epoch, but this mixture has no end"
             raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
     sequences.batcher(spec.source, spec.stages)  # an impossible field is refused here, not when iterating
     return replace(spec, rows=sequences)

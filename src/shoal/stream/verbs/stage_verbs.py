@@ -40,10 +40,10 @@ class StageVerbs(LengthVerbs):
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
         """Keep a sample only if the function returns true; if columns of the index decide, prefer `select`.
 
-        Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
-        ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
-        about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
-        `shoal.merge_states` makes one of all of them, for any world size and batch size.
+        Batches are cut before filtering, so batches may be short; a rank without samples gets a marked repeat. With
+        ``refill=True``, a rank fills its batches from its own share, and also replaces samples that `reading` skips;
+        ``remainder=`` applies to the last batch. Ranks may then yield different numbers of batches, and every rank
+        saves its own state: `shoal.merge_states` joins these states, for any world size and batch size.
         """
         filtered = self.stream.spec.then(Filter(function), "filter()")
         return type(self)(replace(filtered, rows=FilledRows()) if as_flag("filter(refill=)", refill) else filtered)
@@ -90,16 +90,16 @@ class StageVerbs(LengthVerbs):
         """Replace a text by its tokens, and add their number as the field ``num_tokens``.
 
         The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens
-        are added as the file says; its truncation and padding are not applied. The stage has no state. Loaders run it
-        ahead, in threads or in workers, as `decode`; ``num_tokens`` in `stats` counts. To make tokens once instead:
-        ``shoal pack --tokenize``.
+        are added as the file says; truncation and padding of the file are not applied. The stage has no state. Loaders
+        run the stage ahead, in threads or in workers, as `decode`. `stats` counts the tokens as ``num_tokens``. To
+        tokenize only once, use ``shoal pack --tokenize``.
 
         Parameters
         ----------
         tokenizer
-            The path or URL of a ``tokenizer.json``, which each process reads once (another file there is refused), a
-            `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`. TOKENIZERS_PARALLELISM is set to false unless
-            you set it: the library's threads neither help a loader nor outlive a fork.
+            The path or URL of a ``tokenizer.json``, a `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`.
+            Each process reads the file once, and refuses a file that has changed. TOKENIZERS_PARALLELISM is set to
+            false unless you set it: the library's threads neither help a loader nor outlive a fork.
         field
             The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls are damage: `reading` may skip it.
         to
@@ -108,7 +108,7 @@ class StageVerbs(LengthVerbs):
         Raises
         ------
         UsageError
-            There is no such file, it is not a tokenizer, `tokenizers` is not installed, or `batch` came before.
+            The file does not exist or is not a tokenizer, `tokenizers` is not installed, or `batch` was called before.
         """
         return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
 
@@ -140,11 +140,11 @@ class StageVerbs(LengthVerbs):
     def format(self, name: str) -> Self:
         """Convert batches, or samples if there are no batches, to another form; may be called anywhere in the chain.
 
-        Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
-        gives plain Python values; "numpy" gives arrays, also of dates and times, and lists for values without a common
-        shape or with gaps; "arrow" gives a `pyarrow.Table`, with the types of Parquet and Arrow shards; "torch" gives
-        the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
-        `map` before `batch` get samples as they are stored.
+        Numbers keep their stored type: a column of int16 stays int16. "python" gives plain Python values. "numpy" gives
+        arrays, of dates and times too, and lists if values are missing or differ in shape. "arrow" gives a
+        `pyarrow.Table` with the types of Parquet and Arrow shards. "torch" gives the result of "numpy" with tensors in
+        place of arrays. Without `format`, times are Python objects. Functions of `map` before `batch` get samples as
+        they are stored.
         """
         return type(self)(replace(self.stream.spec, formatting=Formatting.named(name)))
 

@@ -100,7 +100,7 @@ class Prefetcher:
         return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
 
     def give_back(self, taken: list[Any]) -> None:
-        """Put back a batch that was not given out, as the next one."""
+        """Put back an undelivered batch, as the next batch."""
         with InterruptsHeld():
             future: Future[Any] = Future()
             future.set_result((taken[0], self._room.made(taken[0])))
@@ -136,7 +136,7 @@ class _Room:
         self.stop = Stop(self._changed)
 
     def wait(self) -> bool:
-        """Wait until there is room for another item; return True if it is still wanted."""
+        """Wait until there is room for another item; return True if the item is still wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self.stop.is_set() or self._has_room())
         return not self.stop.is_set()
@@ -155,7 +155,7 @@ class _Room:
         return num_bytes
 
     def taken(self, num_bytes: int) -> None:
-        """Count one ready item less, so that another may be made."""
+        """Count one ready item fewer, so that another item may be made."""
         with self._changed:
             self._num_ready -= 1
             self._ready_bytes -= num_bytes

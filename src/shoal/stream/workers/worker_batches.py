@@ -254,7 +254,7 @@ def _load(named: tuple[str, str]) -> Index:
     path, fingerprint = named
     index = load_index(path, store=LocalStore(), trusted=True)
     if index.fingerprint != fingerprint:
-        msg = f"{path} now holds the index of dataset {index.fingerprint}, and held the index of {fingerprint}"
+        msg = f"{path} now holds the index of dataset {index.fingerprint}, but held the index of {fingerprint}"
         raise IndexFileError(msg, hint="do not replace the index while a run uses it")
     return index
 

@@ -49,7 +49,7 @@ class Audit:
     start_vr, end_vr
         VR(batch) over the first and the last twentieth of the epochs; NaN for short epochs.
     displacement
-        Quantiles 0.01, 0.5 and 0.99 of the distance by which samples move, later (positive) or earlier, as a share of
+        Quantiles 0.01, 0.5 and 0.99 of the distance that samples move, later (positive) or earlier, as a share of
         the epoch; -0.9, 0 and 0.9 in a perfect shuffle.
     start_distance, end_distance
         Kolmogorov-Smirnov distance of the storage positions of the first and last samples from all samples, by share of
@@ -178,7 +178,7 @@ def audit(
         num_samples = len(table)
     total = 1 + max(int(row.max()) for row in rows) if num_samples is None else num_samples
     if num_samples is None and total > _MOST_SPARSE * max(len(rows[0]), 1 << 20):
-        msg = f"ids go up to {total - 1:,}, and there are {len(rows[0]):,} of them: these are no sample numbers"
+        msg = f"ids go up to {total - 1:,}, but there are {len(rows[0]):,} of them: these are no sample numbers"
         raise UsageError(msg, hint="number the samples from 0 in storage order, or give num_samples=")
     if total < 1 or batch < 1:
         raise UsageError(f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}")

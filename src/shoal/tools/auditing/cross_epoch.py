@@ -27,8 +27,8 @@ def comparison_tests(
 ) -> Iterator[Outcome]:
     """Run all tests on two streams of ids, up to the length of the shorter stream.
 
-    ``codes`` are the labels of both as numbers from 0, of the same lengths. ``names`` are "epoch 0" and "epoch 1", for
-    example. Neighbours are samples of one ``batch``.
+    ``codes`` has the labels of each stream, numbered from 0. ``names`` are "epoch 0" and "epoch 1", for example.
+    Neighbours are samples of one ``batch``.
     """
     size = min(len(first), len(second))
     first, second, pair = first[:size], second[:size], " and ".join(names)

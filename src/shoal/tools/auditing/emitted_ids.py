@@ -24,7 +24,7 @@ def as_epochs(ids: Any, epochs: int, keys: KeyTable | None = None) -> list[NDArr
         ids = np.asarray(ids)
     if isinstance(ids, np.ndarray) and ids.ndim == 2:
         if epochs not in {1, len(ids)}:
-            msg = f"the ids of {len(ids)} epochs were given, and epochs={epochs}"
+            msg = f"the ids of {len(ids)} epochs were given, but epochs={epochs}"
             raise UsageError(msg, hint="an array of shape (num_epochs, N) needs no epochs=")
         return [as_stream(row, keys) for row in ids]
     stream = as_stream(ids, keys)
@@ -82,7 +82,7 @@ class KeyTable:
         if len(same):
             first, second = numbers[same[0]], numbers[same[0] + 1]
             key = str(ordered[same[0]])
-            msg = f"{len(same):,} keys come again in the dataset: {key!r} is sample {first} and {second}"
+            msg = f"{len(same):,} keys are not unique in the dataset: {key!r} is sample {first} and sample {second}"
             raise UsageError(msg, hint="give unique keys, or have the loader yield sample numbers")
         return KeyTable(ordered, numbers)
 
@@ -99,7 +99,7 @@ class KeyTable:
         numbers = np.where(ordered[at] == keys, self.numbers[at], -1)
         if keys.size and not (numbers >= 0).any():
             msg = f"none of {keys.size:,} delivered keys is one of the dataset's: "
-            msg += f"{str(keys.flat[0])!r} was delivered, and the dataset has {str(ordered[0])!r}"
+            msg += f"{str(keys.flat[0])!r} was delivered, but the dataset has {str(ordered[0])!r}"
             raise UsageError(msg, hint="keys are compared letter by letter, with directories and without suffix")
         return numbers
 

@@ -120,7 +120,7 @@ class Epoch:
 
     @staticmethod
     def of(row: NDArray[np.int64], num_samples: int, labels: Keys | None, batch: int) -> Epoch:
-        """Count an epoch, and select the tested ids: all, or spans from the start to the end."""
+        """Count an epoch, and select the tested ids: all ids, or evenly spaced spans of a long epoch."""
         counts = survey(row, num_samples)
         if len(row) <= _MOST_TESTED:
             ids = np.asarray(row)

@@ -194,7 +194,7 @@ def _runs(ranks: NDArray[np.int64]) -> Iterator[Outcome]:
 
 
 def _usual_run(size: int) -> int:
-    """Return the length of the longest run that chance makes about once."""
+    """Return the length of the longest run that is expected about once by chance."""
     longest = 1
     while size > math.exp(math.lgamma(longest + 2.0)):
         longest += 1

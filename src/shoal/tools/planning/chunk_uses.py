@@ -1,7 +1,8 @@
 """Find the chunks that each rank uses, by dealing global batches as a run does.
 
 Positions alternate over the canonical nodes, and a global batch is dealt node by node. So the rank of a sample follows
-from its node and from the number of samples of earlier nodes in the batch. Some nodes can be dealt without the others.
+from its node and from the number of samples of earlier nodes in the batch. Some nodes can be dealt without the other
+nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ChunkUses:
     """Chunks that ranks use in the first full global batches of all or some canonical nodes.
 
     ``ranks`` and ``chunks`` are pairs of a rank and a chunk, ascending by rank, then chunk; ``first`` and ``last`` are
-    the positions of the first and last sample that the rank takes. A second read of a chunk is another pair behind the
+    the positions of the first and last sample that the rank takes. A second read of a chunk is another pair after the
     first. ``samples_of_rank`` counts the samples of each rank, shape (world_size,); ``heat`` counts samples by time and
     by chunk, in equal parts, shape (50, 64).
     """
@@ -68,7 +69,7 @@ def chunk_uses(
 ) -> ChunkUses:
     """Deal an order of some of ``nodes`` canonical nodes; about 0.2 us per sample.
 
-    With ``span_steps``, a rank plans its reads in spans of so many steps, as a stream does. It releases a chunk that
+    With ``span_steps``, a rank plans its reads in spans of this many steps, as a stream does. It releases a chunk that
     the next span does not use; a later use of the chunk is another pair. Takes the memory of one part, plus 32 bytes
     for each pair of rank and chunk.
     """

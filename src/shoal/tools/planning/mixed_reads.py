@@ -76,12 +76,12 @@ class MixedChunks:
             return self.num_samples
         if 2 * window > num_positions:
             msg = (
-                f"chunks stay in the windows of this mixture for {window:,} samples, and a plan simulates two windows "
+                f"chunks stay in the windows of this mixture for {window:,} samples, but a plan simulates two windows "
             )
             msg += f"in at most {_MOST_OF_WINDOWS:,} samples"
             raise UsageError(msg, hint="a smaller window, or plan each source by itself")
         if self.last_change > num_positions // 2:
-            msg = f"weights change until position {self.last_change:,} of {self.num_samples:,} samples, and a plan "
+            msg = f"weights change until position {self.last_change:,} of {self.num_samples:,} samples, but a plan "
             msg += f"simulates {num_positions:,}: these would not stand for the rest"
             raise UsageError(msg, hint="plan one file for each part of the run, with the weights of that part")
         return max(2, num_positions // global_batch) * global_batch
@@ -100,9 +100,9 @@ def simulate_mixture(
 ) -> ClusterReads:
     """Compute the reads of an epoch of a mixture, exactly for a short epoch, otherwise from its beginning.
 
-    In a long epoch, reads of a source with many rounds continue at the rate of its samples. Of other sources, all
-    chunks of the samples are read, by as many ranks as in the beginning. Takes about 3 us per position, and more with
-    many sources.
+    In a long epoch, reads of a source with many rounds continue at the rate of its samples. For other sources, all
+    chunks with samples are read, each by as many ranks as at the beginning. Takes about 3 us per position, and more
+    with many sources.
     """
     num_positions = chunks.num_simulated(partition.global_batch)
     is_exact = num_positions == chunks.num_samples

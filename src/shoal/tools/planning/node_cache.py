@@ -108,10 +108,10 @@ def cached_reads(
 ) -> list[EpochReads]:
     """Return the reads of the first epochs that reach the store, with an empty cache in each node at the start.
 
-    The ranks of a node share ``window_bytes`` at a time, and keep in step. One of ``chunk_bytes`` stands for ``scale``
-    chunks. If the caches hold all reads, the new chunks of each epoch are read. Otherwise the caches of some nodes are
-    replayed. If epochs were simulated in part, or a node has more than 65,536 uses per epoch, a model node with up to
-    4096 chunks in random order is replayed.
+    The ranks of a node share ``window_bytes`` at a time, and keep in step. Each chunk of ``chunk_bytes`` stands for
+    ``scale`` chunks. If the caches hold all reads, the new chunks of each epoch are read. Otherwise the caches of some
+    nodes are replayed. If epochs were simulated in part, or a node has more than 65,536 uses per epoch, a model node
+    with up to 4096 chunks in random order is replayed.
 
     >>> from shoal.order.window.order import Window
     >>> from shoal.order.partition import Partition

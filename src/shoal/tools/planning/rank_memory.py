@@ -67,7 +67,7 @@ class MixedWindows:
         return self.kept_bytes(num_samples)
 
     def span_starts(self, num_samples: int) -> range:  # noqa: ARG002
-        """Return no positions: some source makes a span all the time."""
+        """Return no positions: the spans of different sources start at different positions."""
         return range(0)
 
 

@@ -53,8 +53,8 @@ class ClusterReads:
     without read-ahead, ``first_chunks`` the mean number of chunks for the first batch of a rank.
 
     ``num_positions`` were simulated: the whole epoch if ``is_exact``, otherwise three windows, perhaps of some
-    canonical nodes. If ``thinned`` is above 1, one of so many samples of a chunk was simulated, and ranks that use few
-    samples of a chunk may be missed. ``error`` is the relative standard error of ``num_reads`` by chance and by
+    canonical nodes. If ``thinned`` is above 1, one of ``thinned`` samples of a chunk was simulated, and ranks that use
+    few samples of a chunk may be missed. ``error`` is the relative standard error of ``num_reads`` by chance and by
     thinning, ``held_error`` the error of ``held_chunks`` by thinning.
 
     ``held_over_time``, ``reads_over_time`` and ``heat`` divide the simulated span into 50 equal parts: the most chunks

@@ -87,7 +87,7 @@ class PlannedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Textbook:
-    """Sizes for shards that are read one after the other, and for a buffer of samples.
+    """Sizes for shards that are read one after another, and for a buffer of samples.
 
     ``shard_bytes`` is the smallest size with at most 1 % of the time for requests. ``buffer_samples`` fill the memory
     of a node, a ``buffer_share`` of all samples.

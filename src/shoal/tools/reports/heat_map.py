@@ -63,7 +63,7 @@ def heat_map(heat: NDArray[np.int64], shares: NDArray[np.float64] | None = None)
     usual = counts.sum(axis=1, keepdims=True, dtype=np.float64) * of_sources
     doublings = np.log2(np.maximum(counts, 0.05) / np.maximum(usual, 0.05))
     levels = np.rint(doublings).clip(-_CLASSES, _CLASSES).astype(np.int64)
-    # Few maps of perfect shuffles exceed so many standard deviations in any field.
+    # Few maps of perfect shuffles exceed this many standard deviations in any field.
     most_by_chance = NormalDist().inv_cdf(1.0 - _FALSE_FIELDS / counts.size / 2.0)
     levels[np.abs(counts - usual) <= most_by_chance * np.sqrt(usual)] = 0
     return HeatMap(levels, float(usual.mean()), absent)

@@ -64,7 +64,7 @@ def _panel(order: MeasuredOrder, *, first: bool) -> Figure:
     marks.append(Text(_PANEL / 2, _PANEL + 16, "when it comes out", "ink", anchor="middle"))
     if first:
         marks.append(Text(-7, _PANEL / 2, "where it is stored", "ink", anchor="middle", is_turned=True))
-    says = f"Samples of the order {order.name} by when they come and where they are stored: correlation "
+    says = f"Samples of the order {order.name} by position in the epoch and in storage: correlation "
     drawing = Drawing(_PANEL, _PANEL + _BELOW, marks, f"{says}{order.correlation:.2f}.")
     note = f"{order.detail}; correlation {order.correlation:.2f}"
     return Figure(order.name, note, drawing, colour=order.colour)

@@ -1,7 +1,7 @@
 """CSV and TSV shards: a first record of column names, then one record per sample, fields between delimiters.
 
-As in RFC 4180, a field that holds the delimiter, a quote or a newline is quoted, and a quote inside it is doubled.
-Deviations from that are read where Python's `csv` and pandas agree.
+As in RFC 4180, a field that holds the delimiter, a quote or a newline is quoted, and a quote inside the field is
+doubled. Deviations from RFC 4180 are read where Python's `csv` and pandas agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.index.shard_scan import Buffer
 _NAMES_LIMIT_BYTES = 1 << 20
 _NEWLINES = (None, "\n", "\r\n")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
-_HINT = "correct the record, or take it out of the shard"
+_HINT = "correct the record, or remove it from the shard"
 _OPEN = "a quoted field has no end"
 _SEVERAL = "an end of line stands outside of quotes: these are several records"
 # Records up to here are split by Python's `csv`, in half the time; it takes 11 times the memory of a large one.
@@ -124,7 +124,7 @@ class Delimited(Format):
         except BadRecordError as error:
             raise error.placed(shard, byte) from None
         if self.strict and ("" in columns or len(set(columns)) < len(columns)):
-            msg = f"the first record should name the columns, and is {columns!r:.200}"
+            msg = f"the first record should name the columns, but is {columns!r:.200}"
             hint = "strict=False names them as pandas does; if the file has no names, give Delimited(columns=[...])"
             raise ShardError(msg, shard=shard, byte=byte, hint=hint)
         return _column_names(columns)
@@ -146,7 +146,7 @@ class Delimited(Format):
         fields = self._fields(data, most=len(columns))
         if len(fields) != len(columns):
             many = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
-            raise BadRecordError(f"this record has {many} fields, and there are {len(columns)} columns", hint=_HINT)
+            raise BadRecordError(f"this record has {many} fields, but the shard has {len(columns)} columns", hint=_HINT)
         sample: Sample = dict(zip(columns, fields, strict=True))
         for name, kind in self.types.items():
             if name not in sample:
@@ -275,7 +275,7 @@ def _split_fields(
         stop = len(record) if stop < 0 else stop
         rest = record[at:stop]
         if is_quoted and rest and strict:
-            msg = f"{delimiter.decode()!r} is expected behind a quoted field, and {rest[:20]!r} stands there"
+            msg = f"{delimiter.decode()!r} is expected after a quoted field; got {rest[:20]!r}"
             raise ValueError(msg)
         _check_one(rest)
         fields.append(field + rest if rest else field)

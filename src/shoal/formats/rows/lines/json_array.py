@@ -1,6 +1,6 @@
 """Borders of the elements of a shard that is one JSON array, in bounded memory.
 
-An element ends at the comma behind it, and the next one begins with that comma: so the samples of a shard follow each
+An element ends before the comma, and the next element begins with the comma: so the samples of a shard follow each
 other without gaps. The scan looks at quotes, backslashes, brackets and commas only; reading a sample reports an element
 that is not JSON.
 """
@@ -28,7 +28,7 @@ _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _IS_MARK = np.isin(np.arange(256), list(b'"\\,[]{}'))
 _IS_SPACE = np.isin(np.arange(256), list(WHITE.encode()))
 _ONE_VALUE = "for each element a sample: jq -c '.[]' FILE > FILE.jsonl; for each line a sample: name the file .jsonl"
-_OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
+_OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another shard: index it again"
 
 _Part = tuple[NDArray[np.int64], NDArray[np.uint32]]
 
@@ -36,8 +36,8 @@ _Part = tuple[NDArray[np.int64], NDArray[np.uint32]]
 class ElementScan:
     """A walk through the elements of an array, window after window, from ``position`` of the shard on.
 
-    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array, -1 before it is
-    known; ``more`` is the first byte behind the array that is not white space.
+    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the first byte after the array, -1 before
+    it is known; ``more`` is the first byte after the array that is not white space.
     """
 
     def __init__(self, shard: str, limit_bytes: int, *, position: int = 0, depth: int = 0) -> None:
@@ -100,7 +100,7 @@ class ElementScan:
         return begin, stop, marks[(depth == 1) & (data[marks] == _COMMA)]
 
     def _quotes(self, quotes: NDArray[np.int64], slashes: NDArray[np.int64], num_bytes: int) -> NDArray[np.int64]:
-        """Return the quotes that begin or end a text: quotes behind an even number of backslashes."""
+        """Return the quotes that begin or end a text: quotes after an even number of backslashes."""
         first = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
         lengths = np.diff(np.append(first, len(slashes)))
         begins = slashes[first]
@@ -155,6 +155,6 @@ def element_borders(buffer: Buffer, span: Span) -> Sequence[int]:
     inner = np.asarray(starts[1:-1], dtype=np.int64)
     wrong = inner[np.frombuffer(buffer, dtype=np.uint8)[inner] != _COMMA]
     if wrong.size:
-        msg = "by the index an element of a JSON array ends here, and none does"
+        msg = "the index says that an element of a JSON array ends here, but none does"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte + int(wrong[0]), hint=_OTHER_FILE)
     return starts

@@ -23,7 +23,7 @@ def check_keys(value: object) -> None:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                msg = f"the key {key!r:.60} of an object is a {type(key).__name__}, and keys of JSON are text"
+                msg = f"the key {key!r:.60} of an object is a {type(key).__name__}, but keys of JSON are text"
                 raise TypeError(msg)
         inside = value.values()
     elif isinstance(value, list | tuple):

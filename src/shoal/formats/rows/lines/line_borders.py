@@ -25,7 +25,7 @@ _NEWLINE, _RETURN = b"\n\r"
 _AT_ONCE = 1 << 14  # positions at a time as Python integers, 40 bytes each
 _PARSE_WINDOW_BYTES = 1 << 20
 _FEW = 256  # lines of a window that begin with white space
-_OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
+_OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another shard: index it again"
 
 
 def scan_lines(content: Content, borders: BorderSink, lines: LineScan, *, window_bytes: int) -> About:
@@ -79,7 +79,7 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
         whole = len(borders) == num_samples + 1 and borders[0] >= 0 and borders[-1] <= len(buffer)
         whole = bool(whole and (borders[1:] > borders[:-1]).all())
     if len(borders) != num_samples + 1 or not whole:
-        msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, and {len(borders) - 1} are there"
+        msg = f"the index says {num_samples} samples in these {len(buffer)} bytes, but they hold {len(borders) - 1}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
     lines.check_cuts(buffer, borders, span)
     starts = compact(borders)
@@ -166,7 +166,7 @@ class LineScan:
         last = data[inner]
         wrong = inner[(last != _NEWLINE) & ((last != _RETURN) | (not self._ends.or_return))]
         if wrong.size:
-            msg = "by the index a line ends here, and none does"
+            msg = "the index says that a line ends here, but none does"
             raise ShardError(msg, shard=span.shard, byte=span.first_byte + int(wrong[0]), hint=_OTHER_FILE)
 
     def _newlines(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -287,10 +287,10 @@ def _spaces_and_openers(delimiter: int | None) -> tuple[NDArray[np.bool_], NDArr
 def _without_strays(
     quotes: NDArray[np.int64], begin_fields: NDArray[np.bool_], first: int, closed_at: int
 ) -> NDArray[np.int64]:
-    """Return the quotes among ``quotes[first:]`` that have a meaning; each decides about the next, one by one.
+    """Return the quotes among ``quotes[first:]`` that open or close a field, without stray quotes.
 
-    ``begin_fields`` is True for quotes at the start of a field. At ``first`` no quote is open; the last quote before
-    it, or else ``closed_at``, closed a field, and lies right before it if the two are one doubled quote.
+    ``begin_fields`` is True for quotes at the start of a field. At ``first``, no field is open; the quote before
+    ``first``, or else ``closed_at``, closed the last field. Two adjacent quotes are one doubled quote.
     """
     kept: list[int] = []
     is_quoted = False

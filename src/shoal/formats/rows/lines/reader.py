@@ -102,11 +102,11 @@ def _decode_json(data: bytes, what: str = "line") -> Sample:
         wrong, byte = f"holds JSON that Python cannot read: {error}", 0
     else:
         return value if isinstance(value, dict) else {"json": value}
-    raise BadRecordError(f"this {what} {wrong}", byte=byte, hint=f"correct the {what}, or take it out of the shard")
+    raise BadRecordError(f"this {what} {wrong}", byte=byte, hint=f"correct the {what}, or remove it from the shard")
 
 
 def _decode_element(data: bytes) -> Sample:
-    """Return the fields of the object in an array, perhaps behind a comma."""
+    """Return the fields of an object in an array; a comma may come before the object."""
     comma = len(data) - len(data.removeprefix(b","))
     try:
         return _decode_json(data[comma:], "element")

@@ -86,7 +86,7 @@ def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeR
     content_end = dict(zip(content.members.ends, content.members.content_ends, strict=True))
     borders = [0, *(content_end.get(end, -1) for _, end in known.stored)]
     if borders[-1] != known.end - known.begin or -1 in borders:
-        msg = f"the frames in these bytes hold {len(inside)} bytes, and the index says {known.end - known.begin}"
+        msg = f"the frames in these bytes hold {len(inside)} bytes, but the index says {known.end - known.begin}"
         raise ShardError(msg, shard=shard, byte=first_byte, hint=HINT)
     within = Span(shard, known.begin, span.num_samples)
     starts = borders_in(inside, within, partial(walk_sizes, inside, span.num_samples, num_sizes=num_leaves))

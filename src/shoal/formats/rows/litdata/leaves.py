@@ -57,7 +57,7 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
 
 
 def array_type(leaf: str) -> np.dtype[Any] | None:
-    """Return the type of the numbers in a leaf of nothing but numbers in a row; None for other or unknown leaves.
+    """Return the dtype of a leaf that is a plain array of numbers; None for any other leaf.
 
     >>> array_type("no_header_tensor:16"), array_type("int")
     (dtype('int32'), None)
@@ -94,7 +94,7 @@ def json_value(data: bytes) -> Any:
     >>> json_value(b"\x05\x01\0\0\0\x01\0\0\0k" + b"\x04\x02\0\0\0\x01\x00"), json_value(b'{"k": [1.5]}')
     ({'k': [True, False]}, {'k': [1.5]})
 
-    Raises `ValueError` if they are invalid; memory stays within a few times their number.
+    Raises `ValueError` if the bytes are invalid. Memory: at most a few times the number of bytes.
     """
     if not data or data[0] > _LAST_TAG:
         return parse_json(data)

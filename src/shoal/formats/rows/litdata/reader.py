@@ -1,7 +1,7 @@
 """LitData chunks: a table of offsets and items; the ``index.json`` beside the chunks describes the items.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items. An item is a ``u32``
-size for every leaf, then the leaves one after the other. The index names the kind of each leaf and their tree.
+size for every leaf, then the leaves one after another. The index names the kind of each leaf and their tree.
 Compressed items (`shoal.formats.rows.litdata.frame_chunks`) and items that are rows of a table
 (`shoal.formats.rows.litdata.row_chunks`) have other chunk layouts, which identify themselves; one dataset may have
 several kinds.
@@ -75,7 +75,7 @@ class LitData(Format):
             self.tree = json.loads(config["data_spec"])[1]
             num_leaves = sum(1 for _ in _leaves_of(self.tree, 0))
             if num_leaves != len(self.leaves) or not self.leaves:
-                raise ValueError(f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}")
+                raise ValueError(f"its tree has {num_leaves} leaves, but it names the kinds of {len(self.leaves)}")
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise _no_index(error) from None
         packed = {"compression": "zstd", "compression_level": "sample"} if self._is_packed else {}
@@ -128,9 +128,9 @@ class LitData(Format):
 
 
 def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an ``index.json`` declares for all chunks, with the name of their loader.
+    """Return the settings of all chunks in an ``index.json``, with the name of their loader.
 
-    Raises `UsageError` if it is invalid, or its chunks are encrypted.
+    Raises `UsageError` if the file is invalid, or the chunks are encrypted.
     """
     try:
         config = {"item_loader": ITEMS_LOADER, **index["config"]}
@@ -176,7 +176,7 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
     at = 4 * len(leaves)
     sizes = np.frombuffer(data, "<u4", count=len(leaves)).tolist() if at <= len(data) else [len(data)]
     if at + sum(sizes) != len(data):
-        msg = f"the leaves of this item have {at + sum(sizes)} bytes with their sizes, and it has {len(data)}"
+        msg = f"the leaves of this item have {at + sum(sizes)} bytes with their sizes, but the item has {len(data)}"
         raise BadRecordError(msg)
     values: list[Any] = []
     for leaf, decode, size in zip(leaves, decoders, sizes, strict=True):
@@ -226,8 +226,8 @@ _ROWS = "rows"
 def _scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | None:
     """Find the record batches of a chunk, one piece each; None if it does not end with the magic number.
 
-    Raises `ShardError` if the Arrow file leads out of the chunk, is invalid, or has another number of rows than the
-    chunk says.
+    Raises `ShardError` if the Arrow file is invalid, exceeds the chunk, or does not have the number of rows in the head
+    of the chunk.
     """
     tail = bytes(read(max(0, num_bytes - _ROWS_TAIL_BYTES), num_bytes))
     if not tail.endswith(_ROWS_MAGIC):
@@ -240,7 +240,7 @@ def _scan_rows(read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan | No
     rows = scan_messages(read, begin, end, shard=shard)
     num_items = int.from_bytes(bytes(read(0, 4)), "little")
     if rows.num_samples != num_items:
-        msg = f"the chunk says {num_items} items, and its Arrow file has {rows.num_samples} rows"
+        msg = f"the chunk says {num_items} items, but its Arrow file has {rows.num_samples} rows"
         raise ShardError(msg, shard=shard, byte=0, hint=OTHER_FILE)
     return replace(rows, head={_ROWS: dict(rows.head)})
 

@@ -95,7 +95,7 @@ class LitDataTokens(Format):
 
     def _decode(self, data: bytes) -> Sample:
         if len(data) != self._record.layout.itemsize:
-            msg = f"{self.block_size} tokens have {self._record.layout.itemsize} bytes, and this block has {len(data)}"
+            msg = f"{self.block_size} tokens have {self._record.layout.itemsize} bytes, but this block has {len(data)}"
             raise BadRecordError(msg)
         return {_FIELD: np.frombuffer(data, self._type).copy()}
 

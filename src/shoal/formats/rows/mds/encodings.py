@@ -44,7 +44,7 @@ ENCODINGS = (
 
 
 class NoFileError(ValueError):
-    """An image that no image file can represent exactly, or a pointer to one; ``hint`` is what to do."""
+    """An image that no image file can represent exactly, or a pointer file; ``hint`` is the remedy."""
 
     def __init__(self, what: str, *, hint: str = "`shoal repack --to mds` keeps it as it is") -> None:
         super().__init__(what)
@@ -100,9 +100,9 @@ def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 
 
 def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
-    """Return the decoder of a value's bytes; it raises ValueError (or a kind of it) if they are invalid.
+    """Return the decoder of a value's bytes; the decoder raises ValueError (or a subclass) for invalid bytes.
 
-    Raises `UsageError` if there is no such encoding, or it is ``pkl`` and pickles are not allowed.
+    Raises `UsageError` if the encoding does not exist, or is ``pkl`` and pickles are not allowed.
     """
     if encoding.startswith("ndarray"):
         kind, shape = _array(encoding)
@@ -240,7 +240,7 @@ _COMPILED: Mapping[Decode, int] = {_DECODERS["int"]: 1, _DECODERS["str"]: 2, _DE
 def compiled_kind(decode: Decode) -> int | Decode:
     """Return the number that `shoal.formats._cutting` has for a decoder, else the function that it calls instead.
 
-    That function may refuse bytes that the decoder takes, and else gives the same value.
+    The function may refuse bytes that the decoder accepts; otherwise both return the same value.
     """
     if decode is json_parser(json.loads):
         strict = strict_parser()
@@ -316,12 +316,12 @@ def _encoded_array(encoding: str, value: np.ndarray[Any, Any]) -> bytes:
     kind, shape = _array(encoding)
     name = str(value.dtype)
     if name not in _ARRAY_NUMBERS or (kind is not None and kind.name != name):
-        raise ValueError(f"an array of {name}, and the column is {encoding}")
+        raise ValueError(f"an array of {name}, but the column is {encoding}")
     data = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     if shape is None:
         return (b"" if kind is not None else bytes([_ARRAY_NUMBERS[name]])) + _encoded_shape(value.shape) + data
     if value.shape != shape:
-        raise ValueError(f"an array of shape {value.shape}, and the column is {encoding}")
+        raise ValueError(f"an array of shape {value.shape}, but the column is {encoding}")
     return data
 
 

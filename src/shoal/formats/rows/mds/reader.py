@@ -1,7 +1,7 @@
 """MDS shards, as MosaicML Streaming writes them: a table of offsets, a description of the columns, samples.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, JSON that describes the columns, and the
-samples. A sample is a ``u32`` size for every column of variable size, then the values one after the other. So the head
+samples. A sample is a ``u32`` size for every column of variable size, then the values one after another. So the head
 of a shard gives the position of all samples, and a sample can be read alone.
 """
 
@@ -223,7 +223,7 @@ class _SampleDecoder:
                     raise BadRecordError(msg, byte=at) from None
             at = end
         if end != num_bytes:
-            raise BadRecordError(f"the columns of this sample have {end} bytes, and it has {num_bytes}")
+            raise BadRecordError(f"the columns of this sample have {end} bytes, but the sample has {num_bytes}")
         return sample
 
 

@@ -44,14 +44,14 @@ class MdsEncoder:
     def record(self, sample: Sample) -> EncodedRecord:
         """Encode a sample: the sizes of its values of variable size, and the values.
 
-        Raises `UsageError` if it has other columns than the first, or a value does not fit its encoding.
+        Raises `UsageError` if the sample lacks a column or has another, or a value does not fit its encoding.
         """
         columns = self.columns
         if columns is None:
             check_names(sample)
             columns = {name: encoding_for(value) for name, value in sample.items()}
         if not columns or sample.keys() != columns.keys():
-            msg = f"this sample has the columns {list(sample)}, and the shards have {list(columns)}"
+            msg = f"this sample has the columns {list(sample)}, but the shards have {list(columns)}"
             raise UsageError(msg, hint="all samples of an MDS dataset have the same columns, at least one")
         sizes, values = [], []
         for name, encoding in columns.items():
@@ -104,7 +104,7 @@ class MdsShard:
         Raises `UsageError` if the shard would have 4 GiB, more than its offsets can address.
         """
         if self.num_bytes + record.num_bytes + 4 > _MOST_BYTES:
-            msg = f"an MDS shard ends before 4 GiB, and this one would have {self.num_bytes + record.num_bytes} bytes"
+            msg = f"an MDS shard ends before 4 GiB, but this shard would have {self.num_bytes + record.num_bytes} bytes"
             raise UsageError(msg, hint="make shards smaller")
         self._records += record.parts
         self._sizes.append(record.num_bytes)
@@ -137,7 +137,7 @@ class MdsShard:
 def mds_index_of(index: Index) -> bytes:
     """Return the ``index.json`` of MosaicML Streaming for the shards of an index.
 
-    Raises `UsageError` if they do not all have the same columns, or the index lacks the columns of one.
+    Raises `UsageError` if the shards do not all have the same columns, or the index lacks the columns of a shard.
     """
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     shards = list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True))
@@ -150,7 +150,7 @@ def mds_index(shards: Sequence[tuple[str, int, int]], heads: Sequence[Any]) -> b
         if columns is None:
             raise UsageError(f"the index does not say which columns {name} has", hint="index the shards again")
         if columns != heads[0]:
-            msg = f"{name} has the columns {columns}, and {shards[0][0]} has {heads[0]}"
+            msg = f"{name} has the columns {columns}, but {shards[0][0]} has {heads[0]}"
             raise UsageError(msg, hint="name the encodings for all shards with options={'columns': {...}}")
     described = _described(dict(map(tuple, heads[0] or ()))) if heads else {}
     entries = [

@@ -89,7 +89,7 @@ def _read_blocks(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) ->
 
 
 def _gathered(buffer: Buffer, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return three blocks from each border, repeating the last one past the end; shape (num_borders, 3, 512).
+    """Return three blocks from each border, repeating the last block past the end; shape (num_borders, 3, 512).
 
     These are a header; or an extended one, its payload, and the header of the member itself.
     """

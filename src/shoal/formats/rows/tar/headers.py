@@ -61,7 +61,7 @@ _V7_KIND = 0
 _EXTENDED_KINDS = frozenset(b"xXgLK")
 _PAX_KIND, _GLOBAL_KIND, _SPARSE_KIND, _LONG_NAME_KIND, _LONG_LINK_KIND = b"xgSLK"
 
-OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
+OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another shard: index it again"
 _CUT_SHORT = "the shard is cut short: fetch or write it again"
 _WRITE_AGAIN = "write the shard again"
 
@@ -276,7 +276,7 @@ class HeaderWalk:
             if (num_bytes := following - first) > _MAX_EXTENDED_BYTES:
                 most = _MAX_EXTENDED_BYTES
                 msg = f"the extended headers of this member take {num_bytes} bytes, more than the {most} allowed"
-                raise ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged, or not meant to be read")
+                raise ShardError(msg, shard=self.shard, byte=byte, hint="the shard is damaged, or is malicious")
             if not self._has(chain, first, position, following - position):
                 del chain.extended[mark:]
                 return None
@@ -353,7 +353,7 @@ class HeaderWalk:
         if not wrong.size:
             return blocks
         if byte := chain.first_byte + int(wrong.min()):
-            msg = "a tar header should be here, and these bytes do not have the checksum of one"
+            msg = "these bytes should be a tar header, but the checksum is wrong"
             hint = "the shard is damaged from here on, or the index was made of another file: fetch or write it again"
             raise ShardError(msg, shard=self.shard, byte=byte, hint=hint)
         hint = packed_hint(chain.buffer[:6], "tar") or "check the kind of the file"

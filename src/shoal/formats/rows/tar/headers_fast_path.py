@@ -40,15 +40,15 @@ class _Known(dict[bytes, int]):
 
 
 def _size(field: bytes) -> int:
-    """Return the size in a field of 12 bytes; -1 if it is not written as usual."""
+    """Return the size in a field of 12 bytes; -1 if the field has an unusual form."""
     return -1 if field[:11].strip(_OCTAL_DIGITS) or field[11:].strip(b"\0 ") else int(field[:11], 8)
 
 
 def _adler(field: bytes) -> int:
-    """Return the low half of Adler-32 of a header with this checksum, 8 bytes; -1 if that is not written as usual.
+    """Return the low half of Adler-32 of a header with this checksum field; -1 if the field has an unusual form.
 
-    It is one more than the sum of the bytes, modulo a prime, for a tenth of the time that adding them takes. The
-    checksum counts its own eight bytes as spaces.
+    This half of Adler-32 is the sum of the bytes plus one, modulo a prime, and takes a tenth of the time of a sum. The
+    tar checksum counts its own eight bytes as spaces.
     """
     if field[:6].strip(_OCTAL_DIGITS) or field[6:].strip(b"\0 "):
         return -1

@@ -2,9 +2,9 @@
 
 A name is split at the first dot of its last path component: the part before is the key, the part after the suffix
 (lower-cased). Consecutive members with the same key form one sample. Members that are not regular files, have no such
-dot in their names or are named ``__name__`` at the top belong to no sample, and do not end one. Nor do the files that
-macOS leaves beside others: to WebDataset ``train/._0.jpg`` is a sample that splits ``train/0.jpg`` from
-``train/0.cls``.
+dot in their names or are named ``__name__`` at the top belong to no sample, and do not end one. Files that macOS leaves
+beside other files, such as ``train/._0.jpg``, do not either; in WebDataset they are samples, which split
+``train/0.jpg`` from ``train/0.cls``.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class TarRecords:
             raise self._wrong_borders()
         elif has_unverified_borders(head) and (cut := cut_sample(buffer, starts)) is not None:
             number, key = cut
-            what = f"the index begins a sample here, and the sample before has the same key, {key!r}"
+            what = f"the index begins a sample here, but the sample before has the same key, {key!r}"
             raise wrong_border(what, shard=shard, byte=first_byte + starts[number])
 
     def __len__(self) -> int:
@@ -278,7 +278,7 @@ class TarRecords:
         walk = HeaderWalk(shard=shard, num_bytes=end, position=first_byte, in_force=_in_force(head, first_byte, shard))
         members = walk.step(buffer)
         if walk.position != end:
-            msg = "the archive ends here, and the index says that samples follow"
+            msg = "the archive ends here, but the index says that samples follow"
             raise ShardError(msg, shard=shard, byte=walk.position, hint=OTHER_FILE)
         if sample_starts is None:
             starts = group_starts(members, num_samples, shard)

@@ -67,7 +67,7 @@ class WalkedRecords:
                 what = f"the index puts {name!r} into the sample {key!r}"
                 raise wrong_border(what, shard=self._shard, byte=self._byte(member))
             if member_key != key or field in sample:
-                msg = f"{name!r} should belong to the sample {key!r}, and cannot"
+                msg = f"{name!r} should belong to the sample {key!r}, but cannot"
                 raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=OTHER_FILE)
             payload = self._values[self._payloads[member] : self._ends[member]]
             if len(payload) <= MOST_POINTER_BYTES and (pointer := pointer_in(bytes(payload))):
@@ -75,7 +75,7 @@ class WalkedRecords:
                 raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=hint)
             sample[field] = bytes(payload) if self._copies else payload
         if key is None:
-            msg = "the index has a sample here, and there is no member of one"
+            msg = "the index says that a sample begins here, but no member of a sample does"
             raise ShardError(msg, shard=self._shard, byte=self._byte(self._first[number]), hint=OTHER_FILE)
         return sample
 
@@ -84,14 +84,14 @@ class WalkedRecords:
 
 
 def group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
-    """Return where the samples of a span begin, by the names; they must fill it and match the expected count."""
+    """Return where the samples of a span begin, by the names; the samples must fill the span and match the count."""
     grouping = Grouping(shard=shard)
     grouping.add(members)
     starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
     num_grouped = max(0, len(starts) - 1)
     end = int(members.ends[-1]) if len(members) else 0
     if num_grouped != num_samples or (num_grouped and starts[-1] != end):
-        msg = f"the index says {num_samples} samples in these {end} bytes, and there are {num_grouped}"
+        msg = f"the index says {num_samples} samples in these {end} bytes, but there are {num_grouped}"
         raise ShardError(msg, shard=shard, byte=members.first_byte, hint=OTHER_FILE)
     if num_grouped == 0:
         return np.zeros(1, dtype=np.int64)
@@ -104,7 +104,7 @@ def first_members(members: TarMembers, starts: NDArray[np.int64], shard: str) ->
     last = np.searchsorted(members.ends, starts[1:])
     wrong = np.flatnonzero(members.ends[last] != starts[1:]) if len(starts) > 1 else last
     if wrong.size:
-        msg = "by the index a sample ends here, and no tar member does"
+        msg = "the index says that a sample ends here, but no tar member ends here"
         byte = members.first_byte + int(starts[1:][wrong[0]])
         raise ShardError(msg, shard=shard, byte=byte, hint=OTHER_FILE)
     return [0, *(last + 1).tolist()]

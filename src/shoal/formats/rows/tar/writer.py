@@ -60,7 +60,7 @@ class TarEncoder:
         """
         key = sample.get("__key__")
         if not isinstance(key, str) or not key:
-            msg = f"a sample of a tar shard needs a text as '__key__', and this one has {key!r:.80}"
+            msg = f"a sample of a tar shard needs a text as '__key__', but this sample has {key!r:.80}"
             raise UsageError(msg, hint=f"its fields are {', '.join(map(repr, sample))}")
         parts: list[Buffer] = []
         num_bytes = crc = 0
@@ -87,7 +87,7 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     name = f"{key}.{suffix}"
     if key_and_suffix(name) != (key, suffix) or not is_safe_name(name):
         parts = key_and_suffix(name)
-        what = f"as key {parts[0]!r} and field {parts[1]!r}" if parts else "as no part of a sample"
+        what = f"as key {parts[0]!r} and field {parts[1]!r}" if parts else "as no sample"
         msg = f"the key {key!r} and the field {suffix!r} make the member {name!r}, which would be read {what}"
         hint = (
             "keys have no dot after their last slash, do not begin with a slash, and hold no '..' or control characters"

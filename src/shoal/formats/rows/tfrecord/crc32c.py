@@ -56,6 +56,6 @@ def _library() -> Any:
     try:
         import google_crc32c  # noqa: PLC0415  # optional
     except ImportError:
-        msg = "TFRecord shards have CRC-32C checksums, and google-crc32c, which computes them, is not installed"
+        msg = "TFRecord shards have CRC-32C checksums, but google-crc32c is not installed"
         raise UsageError(msg, hint=pip_install("tfrecord")) from None
     return google_crc32c

@@ -41,7 +41,7 @@ _CUT_SHORT = "an unfinished copy? copy the shard again"
 
 
 class TFRecord(Format):
-    """The format of one record after the other.
+    """The format of one record after another.
 
     If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
     has the features of its record (see `shoal.formats.rows.tfrecord.tf_example.parse_example`). Otherwise, or with
@@ -104,7 +104,7 @@ def _example(record: bytes) -> Sample:
     try:
         return parse_example(_data_of(record))
     except NotAnExampleError as error:
-        what = f"the first record of this shard is a tf.train.Example, but this one is not: {error}"
+        what = f"the first record of this shard is a tf.train.Example, but this record is not: {error}"
         hint = "the shard is damaged, or mixes records: TFRecord(examples=False) as format= gives each as it is"
         raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
 
@@ -165,14 +165,14 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
 
 
 def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
-    msg = f"this record would end at byte {end}, and there are {num_bytes}"
+    msg = f"this record would end at byte {end}, but the shard has {num_bytes}"
     return ShardError(msg, shard=shard, byte=start, hint=_CUT_SHORT)
 
 
 def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
     """Return True if the first undamaged record of these is an example; None if all are damaged.
 
-    A damaged one must not decide for the others.
+    A damaged record must not decide for the other records.
     """
     for start, end in pairwise(starts):
         if end - start > _HUGE_RECORD_BYTES:

@@ -95,7 +95,7 @@ class RecordIO(Format):
         begin = _IMAGE_HEAD_BYTES + 4 * num_labels
         if num_labels < 0 or begin > len(data):
             msg = f"a record of {len(data)} bytes has no header of an image, or more labels than fit"
-            hint = "where records have no such header: RecordIO(image_headers=False) as format="
+            hint = "for records without this header, give RecordIO(image_headers=False) as format="
             raise BadRecordError(msg, hint=hint)
         if num_labels:
             label = np.frombuffer(data, "<f4", count=num_labels, offset=_IMAGE_HEAD_BYTES).copy()
@@ -134,10 +134,10 @@ class _Walk:
             magic, word = _part_head(window, at)
             kind, size = word >> 29, word & ((1 << 29) - 1)
             if magic != _MAGIC or kind > _LAST or (kind in (_MIDDLE, _LAST)) != self._inside:
-                self._refuse("no part of a record begins here that could follow the one before")
+                self._refuse("the next part of a record should begin here, but does not")
             begin = self.position + _PART_HEAD_BYTES
             if begin + size + -size % 4 > self.num_bytes:
-                self._refuse(f"a part of {size} bytes begins here, and {self.num_bytes - begin} are left")
+                self._refuse(f"a part of {size} bytes begins here, but only {self.num_bytes - begin} are left")
             self._crc = crc32(window[at : at + _PART_HEAD_BYTES], self._crc)
             if self._payloads is not None:
                 self._payloads.append((begin, begin + size))

@@ -10,7 +10,7 @@ The messages, from ``tensorflow/core/example/example.proto`` and ``feature.proto
     Feature         { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
     BytesList { repeated bytes value = 1; }  FloatList { repeated float value = 1 [packed]; }  Int64List likewise
 
-An example is a sequence example without lists, so that nobody has to state which of the two a record is. Features are
+An example is parsed as a sequence example without lists, so the caller need not name the type of a record. Features are
 written in the order of the sample: equal samples give equal bytes, which protobuf does not promise.
 """
 
@@ -39,7 +39,7 @@ _Bounds = tuple[int, int]
 
 
 class NotAnExampleError(ValueError):
-    """Bytes that are no ``tf.train.Example`` or ``SequenceExample``; ``byte`` is where that shows."""
+    """Bytes that are no ``tf.train.Example`` or ``SequenceExample``; ``byte`` is the position of the error."""
 
     def __init__(self, what: str, byte: int) -> None:
         super().__init__(what)
@@ -133,7 +133,7 @@ def _plain_example(data: bytes) -> dict[str, Any] | None:
 
 
 def _message_in(data: bytes, tag: int, end: int, stop: int) -> int:
-    """Return where the message behind a tag begins, if it ends at ``stop``."""
+    """Return where the message after a tag begins, if the message ends at ``stop``."""
     at = tag + 1
     size, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at, end)
     if at + size != stop:
@@ -201,7 +201,7 @@ def _integers(data: bytes, lists: list[_Bounds]) -> NDArray[np.int64]:
 
 
 def _unpacked(joined: bytes, byte: int) -> NDArray[np.int64]:
-    """Decode integers one after the other."""
+    """Decode integers one after another."""
     if len(joined) >= _MANY_BYTES:
         return _decoded_varints(joined, byte)
     values, at = [], 0
@@ -228,10 +228,10 @@ def _decoded_varints(data: bytes, byte: int) -> NDArray[np.int64]:
 def _fields(
     data: bytes, spans: Iterable[_Bounds], *, most: int, numbers: int | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield number and span of every field of a message, which may lie in several spans that are to be merged.
+    """Yield number and span of every field of a message; a message in several ``spans`` is merged.
 
-    Known are the field numbers up to ``most``, of length-delimited fields; with ``numbers`` also single values of this
-    numeric wire type. Raises `NotAnExampleError` for others, which would be lost silently.
+    Accepts length-delimited fields with numbers up to ``most``, and single values of the numeric wire type ``numbers``.
+    Raises `NotAnExampleError` for any other field, which would be lost silently.
     """
     for first, end in spans:
         at = first

@@ -17,7 +17,7 @@ _length, _crc = Struct("<Q").pack, Struct("<I").pack
 
 
 class TFRecordEncoder:
-    """The format of one record after the other.
+    """The format of one record after another.
 
     A sample with only ``record``, bytes, is that record; any other becomes a ``tf.train.Example`` of its fields, in
     their order. Readers expect one kind of records in a shard: the first record decides, others are refused.
@@ -44,14 +44,14 @@ class TFRecordEncoder:
         return EncodedRecord((header, data, _crc(masked(crc32c(data)))), len(data) + 16, crc32(header))
 
     def _check_kind(self, data: bytes, *, is_raw: bool) -> None:
-        """Check that this record is of the kind of the first one."""
+        """Check that this record is of the kind of the first record."""
         is_one = not is_raw or (self._are_examples is not False and is_example(data))
         if self._are_examples is None:
             self._are_examples = is_one
         elif is_one != self._are_examples:
             kinds = ("a tf.train.Example", "a record as it is")
             first, this = kinds if self._are_examples else kinds[::-1]
-            msg = f"the first sample of the shard is {first}, and this one is {this}"
+            msg = f"the first sample of the shard is {first}, but this sample is {this}"
             raise UsageError(msg, hint="readers take all records for the kind of the first: give samples of one kind")
 
     def begin(self) -> TFRecordShard:
