@@ -137,5 +137,5 @@ def test_what_cannot_be_stated_is_refused(data: Path) -> None:
     with pytest.raises(UsageError, match=r"batch\(steps=9\) is for ranks that fill their batches"):
         plain.batch(4, steps=9)
     for steps in (0, "together"):
-        with pytest.raises(UsageError, match=r"is a number of batches from 1 on, or 'apart'"):
+        with pytest.raises(UsageError, match=r"must be a number of batches of at least 1, or 'apart'"):
             train_packed_ranks.dataset(data).batch(4, steps=steps)

@@ -224,7 +224,7 @@ def test_a_state_for_a_position_of_ones_own_choice(ds: Dataset) -> None:
     for position, epoch in ((198, 0), (-1, 0), (0, -1), (2**70, 0), (0, 2**70), (1.5, 0)):
         with pytest.raises(UsageError, match=r"state_at\("):
             ds.state_at(position, epoch=epoch)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"set_epoch\(\) takes an integer below 2\*\*63; got one of 100 bits"):
+    with pytest.raises(UsageError, match=r"set_epoch\(\) takes an integer below 2\*\*63; got an integer of 100 bits"):
         ds.set_epoch(10**30)
 
 
@@ -262,7 +262,7 @@ def test_ranks_of_single_samples_that_are_left_out_have_a_state_between_epochs_a
     assert at(ds) == at(iterator) == (0, 0)
     next(iterator)
     for stream in (ds, iterator):
-        with pytest.raises(StateError, match=r"(?s)4 ranks get single samples, and some are left out.*batch\(1\)"):
+        with pytest.raises(StateError, match=r"(?s)4 ranks get single samples, .* damage drops samples.*batch\(1\)"):
             stream.state_dict()
     list(iterator)
     assert at(ds) == at(iterator) == (1, 0)

@@ -335,10 +335,10 @@ def test_what_follows_packing_is_refused_before_it_means_something_else(home: Pa
     for name, verb in {"sample": lambda ds: ds.sample(by="label"), "split": lambda ds: ds.split({"a": 0.5})}.items():
         with pytest.raises(UsageError, match=rf"{name}\(\) works on documents, and was called after pack_sequences"):
             verb(shoal.open(home / "web").pack_sequences(16))
-    with pytest.raises(UsageError, match=r"'a' was given pack_sequences\(\)"):
+    with pytest.raises(UsageError, match=r"'a' has pack_sequences\(\)"):
         shoal.mix({"a": packed})
     num_sequences = packed.num_samples
-    with pytest.raises(UsageError, match=f"epoch 0, which has {num_sequences}"):
+    with pytest.raises(UsageError, match=f"epoch 0 has {num_sequences}"):
         packed.without(positions=[(0, num_sequences + 1)])
     with pytest.raises(UsageError, match="this mixture has no end"):
         mixture(home, ends="forever").pack_sequences(16)

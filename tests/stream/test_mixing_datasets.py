@@ -226,7 +226,7 @@ def test_filters_in_a_source_and_in_the_mixture(home: Path) -> None:
     some = {**sources, "mds": sources["mds"].filter(is_odd), "tar": sources["tar"].filter(is_odd)}
     ds = shoal.mix(some, weights=WEIGHTS, epoch_size=500).shuffle(seed=3, window=60_000)
     assert [check(sample) for sample in ds] == kept(expected, ("mds", "tar"))
-    with pytest.raises(TypeError, match="how many samples"):
+    with pytest.raises(TypeError, match="number of samples"):
         len(ds)
     assert ds[60] == {"own": 0, "kind": "lines", "__source__": "lines"}
     assert ds[0]["own"] == 0  # which its filter does not keep

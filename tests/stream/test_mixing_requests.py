@@ -114,11 +114,11 @@ def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) ->
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
-        (lambda ds: ds.batch(3), r"given batch\(\), which is a matter of the mixture"),
-        (lambda ds: ds.partition(rank=0, world_size=2), r"given partition\(\)"),
-        (lambda ds: ds.reading(copy=False), r"given reading\(\)"),
-        (lambda ds: ds.format("numpy"), r"given format\(\)"),
-        (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"given without\(\)"),
+        (lambda ds: ds.batch(3), r"has batch\(\), which belongs to the whole mixture"),
+        (lambda ds: ds.partition(rank=0, world_size=2), r"has partition\(\)"),
+        (lambda ds: ds.reading(copy=False), r"has reading\(\)"),
+        (lambda ds: ds.format("numpy"), r"has format\(\)"),
+        (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"has without\(\)"),
         (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture that delivers only some of its positions"),
         (lambda _: 3, "must be a dataset; got int"),
     ],

@@ -75,7 +75,7 @@ def test_another_world_size_is_told_what_comes_again(documents: Dataset, caplog:
     assert not caplog.messages
     streamed(documents, size=4).load_state_dict(state)
     assert caplog.messages == [
-        "ranks packed documents of epoch 0 as they came; open groups: 1; up to 20 documents come again"
+        "ranks packed documents of epoch 0 as they came; open groups: 1; up to 20 documents may repeat"
     ]
 
 

@@ -132,7 +132,7 @@ def test_batches_are_cut_from_what_is_kept_of_the_share(tars: Dataset, world_siz
         assert stats["num_samples"] - stats["num_repeats"] == len(found)
         if len(share) % 9 and remainder != "drop":  # else what is left behind the last full batch is not counted
             assert stats["num_filtered"] == stats["num_refilled"]
-        with pytest.raises(TypeError, match="not known before they are read"):
+        with pytest.raises(TypeError, match="is unknown before reading"):
             len(part)
 
 

@@ -82,11 +82,12 @@ class Dataset(StageVerbs):
     def select(self, samples: Any = None, /, **columns: Any) -> Self:
         """Select samples by id (a list, an array, a mask), or by columns of the index.
 
-        Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
-        collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``. Of
-        a column of texts, the function is called once, with an array of the different texts, so it decides each text by
-        itself: ``select(lang=lambda texts: texts != "de")``. Columns of classes are numbers, and values may be their
-        names: ``select(label="cat")``; a function that compares numbers with a text is an error. The order stays.
+        Before `shuffle`, ``samples`` are ids of stored samples; after `shuffle`, positions in every epoch. A column
+        takes a value, a collection of values, or a function from the column's array to booleans:
+        ``select(sample_bytes=lambda b: b < 1e6)``. For a column of texts, the function is called once, with an array
+        of the distinct texts: ``select(lang=lambda texts: texts != "de")``. A column of classes holds numbers, and
+        values may be class names: ``select(label="cat")``; a function that compares these numbers with a text is an
+        error. The order stays the same.
         """
         return type(self)(self.stream.spec.selected(samples, columns))
 
@@ -100,10 +101,10 @@ class Dataset(StageVerbs):
         num_samples: int | None = None,
         replacement: bool = True,
     ) -> Self:
-        """Set how often each sample comes in an epoch, by weights or by classes; to be called before `shuffle`.
+        """Set how often each sample appears in an epoch, by weights or by classes; call before `shuffle`.
 
-        A sample that is expected e times comes floor(e) or ceil(e) times, and the next epoch continues from there.
-        `repeats` says how many samples come more than once, or not at all. Copies are mixed like other samples.
+        A sample with ``e`` expected copies appears floor(e) or ceil(e) times, and the next epoch continues from there.
+        `repeats` counts the samples that appear more than once or not at all. Copies are mixed like other samples.
 
         Parameters
         ----------
@@ -112,15 +113,16 @@ class Dataset(StageVerbs):
         by
             The class of each sample instead: a column (``"label"``), ``"shard"``, or an array by sample id.
         balanced
-            If true, an epoch has equally many samples (to one) of every class.
+            If true, all classes have equally many samples in an epoch, give or take one.
         limit
-            Instead of balancing, take at most this many of each class: none twice, and different ones in the next
-            epoch.
+            Instead of ``balanced``: the maximum number of samples of each class in an epoch, without repeats. The next
+            epoch takes other samples.
         num_samples
-            Samples in an epoch; default as many as there are. Given alone, epochs take the samples in turn.
+            Samples in an epoch; default the number of stored samples. Without other arguments, epochs take the samples
+            in turn.
         replacement
-            If false, no sample comes twice in an epoch: higher weights are lowered to that, and balanced classes have
-            as many samples as the smallest; more are an error.
+            If false, no sample appears twice in an epoch: high weights are capped, and balanced classes have at most as
+            many samples as the smallest class.
 
         Raises
         ------
@@ -151,30 +153,31 @@ class Dataset(StageVerbs):
         seed: int = 0,
         exclude: Any = None,
     ) -> dict[str, Dataset]:
-        """Split stored samples by a hash of their group: no group is in two splits, and none ever moves.
+        """Split stored samples by a hash of their group: each group is in one split only, and stays there.
 
-        The hash, the fractions and the seed alone decide: not the machine, other groups, or the order of names. So of
-        ``g`` equal groups, a fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``.
+        The split of a group depends on the hash, the fractions and the seed alone: not on the machine, other groups, or
+        the order of names. With ``g`` groups of equal size, a split of fraction ``f`` gets ``f * g`` groups, give or
+        take ``sqrt(f * (1 - f) * g)``.
 
         Parameters
         ----------
         fractions
-            By name, above 0; if they sum to less than 1, the rest is in no split.
+            The fraction of each split by name, above 0. If the fractions sum to less than 1, the rest is in no split.
         by
-            What samples of a group share: a column of the index (compared by its texts, if it has any), ``"shard"``,
-            ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By default each
-            sample is a group of its own, known by the name of its shard and its number there.
+            The value that the samples of a group share: a column of the index (compared by its texts, if it has any),
+            ``"shard"``, ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By
+            default each sample is its own group, identified by the name of its shard and its number in the shard.
         group
-            A function from that value to the group: ``lambda key: key.split("_")[0]``.
+            A function from the value of ``by`` to the group: ``lambda key: key.split("_")[0]``.
         seed
             Another seed gives other splits.
         exclude
-            Groups that are in no split, as in ``by`` (sample ids by default); or a dataset with such groups.
+            Groups to keep out of all splits, as values of ``by`` (sample ids by default); or a dataset of such groups.
 
         Raises
         ------
         UsageError
-            After `shuffle`, `sample` or `batch`; there is no such column; or a split gets no sample.
+            `shuffle`, `sample` or `batch` was called before, the column does not exist, or a split gets no sample.
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
@@ -183,15 +186,17 @@ class Dataset(StageVerbs):
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Self:
         """Leave bad batches out of an epoch; all other samples keep their order.
 
-        The order itself is unchanged: states list the positions left out, and a state saved earlier still loads here.
-        Batches are cut from the rest, so ranks still get equally many. `ids` returns the unchanged order.
+        The order itself is unchanged: states list the omitted positions, and a state saved before this call still
+        loads. Batches are cut from the remaining samples, so all ranks get equally many batches. `ids` returns the
+        unchanged order.
 
         Parameters
         ----------
         steps
-            One step or several, numbered as in `batch_ids`: with the global batch of this dataset at this world size.
+            One or more steps, numbered as in `batch_ids`, by the global batch of this dataset at this world size.
         positions
-            Ranges ``(start, stop)`` of positions instead, as ``shoal trace`` prints them; they depend on no batch size.
+            Instead of steps: ranges ``(start, stop)`` of positions, as ``shoal trace`` prints them. Positions do not
+            depend on the batch size.
         epoch
             The epoch of these steps or positions.
         """
@@ -222,33 +227,34 @@ class Dataset(StageVerbs):
     ) -> Self:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
-        May be called anywhere in the chain, once. ``ds[i]`` heeds only ``verify``, and raises the sample's error.
+        Call `reading` once, anywhere in the chain. ``ds[i]`` uses only ``verify``, and raises the error of a damaged
+        sample.
 
         Parameters
         ----------
         on_error
             "raise" the error of a damaged sample (the default), or "skip" the sample. A sample is damaged if its format
             cannot read it, its checksum is wrong or `decode` cannot decode it. Skipped samples are left out as if by
-            `filter`, counted and listed in `stats`. Errors of your functions, of a shard that changed since it was
-            indexed, and of storage are raised in any case.
+            `filter`, counted and listed in `stats`. Errors of your functions, of storage, and of a shard that changed
+            after indexing are always raised.
         quarantine
             A JSON Lines file of damaged samples. Samples listed there are left out without being read; samples that
             "skip" leaves out are added. Several processes of a machine may share it.
         copy
             If true (the default), values own their bytes. If false, values of tar samples are `memoryview` of the bytes
-            of their chunk, which stays in memory as long as any of them: ``pinned_bytes`` in `stats`, on top of the
-            window. Other formats copy all the same, and so do worker processes.
+            of their chunk, and each view keeps the chunk in memory: ``pinned_bytes`` in `stats`, on top of the window.
+            Other formats and worker processes always copy.
         memory_limit
             Maximum bytes of chunks in the memory of this process (``"512MiB"``): in use, read ahead and in flight
             together. If the order needs more, chunks are evicted and read again: ``num_rereads`` in `stats`.
         verify
-            Compare checksums of the index when bytes arrive from a remote store ("arrival"), or also for local files,
-            and for samples that are read alone, which are then read with their whole extent ("always"). An index has
-            checksums if it was built with ``shoal index --checksum``.
+            "arrival" compares bytes from remote stores with the checksums of the index. "always" also compares bytes
+            of local files and of ``ds[i]``, and then ``ds[i]`` reads the whole extent. Only ``shoal index --checksum``
+            stores checksums.
         deadline
-            Seconds of retries of a read from a remote store before its error is raised (by default
-            `deadline_seconds` of `storage_options`, else 120). A last attempt still in flight then is awaited, for
-            `timeout_seconds` of `storage_options`, or longer while bytes arrive.
+            Seconds to retry a failed read from a remote store before its error is raised (by default
+            `deadline_seconds` of `storage_options`, else 120). An attempt in flight at the deadline gets
+            `timeout_seconds` of `storage_options` to finish, or longer while bytes arrive.
         hedge
             If true, a request slower than nearly all others is sent a second time, and the first response is used.
         progress
@@ -283,7 +289,7 @@ class Dataset(StageVerbs):
 
     @property
     def growth(self) -> Growth | None:
-        """Shards indexed so far and the estimate of samples, in the order of ``index="grow"``; None in another one."""
+        """Shards indexed so far and the estimate of samples, with ``index="grow"``; None in any other order."""
         return self.stream.growth
 
     @property
@@ -293,7 +299,7 @@ class Dataset(StageVerbs):
 
     @property
     def repeats(self) -> Repeats | None:
-        """Repeats and gaps of `sample` in an epoch, on average, as numbers and as a sentence; None without it."""
+        """Average repeats and gaps of `sample` in an epoch, as numbers and as a sentence; None without `sample`."""
         return self.stream.spec.repeats
 
     @property
@@ -310,7 +316,7 @@ class Dataset(StageVerbs):
         return key_column(self.stream.spec.opened.one("index_column()").index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""
+        """Return the ids at global positions ``[start, stop)`` of an epoch, without reading data; 0.1 us per id."""
         resolved, epoch = self.stream.resolved, count_of(epoch, "ids(epoch=)")
         order = resolved.untouched(epoch)
         if stop is None and order.num_samples > FOREVER // 2:
@@ -320,7 +326,7 @@ class Dataset(StageVerbs):
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
-        """Return the sample ids a rank gets at a step of an epoch that began at position 0, repeats included."""
+        """Return the sample ids of a rank at a step of an epoch that began at position 0, repeats included."""
         ids = self.stream.batch_of_order("batch_ids", step, epoch, rank, world_size)
         return self.stream.resolved.samples_of(epoch, ids)
 
@@ -329,24 +335,24 @@ class Dataset(StageVerbs):
 
         Predictions are within 10 % of measurements; orders without a formula are measured: storage order, and a buffer
         with a key. `shoal.measure.audit` measures any order. In the growing order, ``first_epoch`` of the result tells
-        how few shards mix at first, by the sizes of all shards and the first indexes, without waiting.
+        how few shards mix at first, estimated from the sizes of all shards and the first indexes, without waiting.
 
         Parameters
         ----------
         batch
             Samples in a global batch; default that of `batch`, else 256.
         key
-            The property that should be mixed: the label of each sample by id, a column of the index (``"label"``),
+            The property to be mixed: the label of each sample by id, a column of the index (``"label"``),
             ``"shard"`` or ``"bytes"``. Its correlation inside chunks is measured. Default: the worst case, each chunk
             of a single kind.
         rho
-            That correlation, if you know it: 0 for data that were shuffled when written, 1 for the worst case.
+            The correlation of the key inside chunks, if known: 0 if writing shuffled the data, 1 for the worst case.
         """
         stream = self.stream
         if batch is None and stream.spec.batching is not None:
             batch = stream.partition.global_batch
         elif batch is None:
-            # An estimate may be high.
+            # An estimate may be too high: a third of it is safer than half.
             most = stream.resolved.num_samples // 2 if stream.resolved.knows_end(0) else stream.num_samples(0) // 3
             batch = max(1, min(256, most))
         return predicted(stream.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
@@ -354,13 +360,13 @@ class Dataset(StageVerbs):
     def __len__(self) -> int:
         """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`.
 
-        With ``index="grow"`` it is an estimate while shards are indexed; loaders have no length then, since ranks would
-        not agree on it.
+        With ``index="grow"`` the length is an estimate until all shards are indexed; until then loaders have no length,
+        since ranks would disagree.
 
         Raises
         ------
         TypeError
-            Only reading shows how long an epoch is (`filter`), or it has no end.
+            Only reading shows the length of an epoch (`filter`), or the epoch has no end.
         """
         return self.stream.length()
 
@@ -372,7 +378,7 @@ class Dataset(StageVerbs):
     def as_map(self) -> MapView:
         """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
 
-        Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
+        Item ``i`` is ``ds[i]``: in the format set by `format`, and verified with ``reading(verify="always")``.
         """
         if self.stream.spec.filters:
             msg = "as_map() gives a sample for every id, and this dataset has a filter()"

@@ -33,7 +33,7 @@ def open_dataset(
     index_columns: ColumnsLike = (),
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
-    """Open shards in place: a file, directory, glob, brace pattern, list of those, an index file, or a mixture file.
+    """Open shards in place: a file, directory, glob, brace pattern, a list of these, an index file, or a mixture file.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def open_dataset(
         or 256.
     publish_index
         If true, an index built for a whole directory of an object store is also written beside its shards, as
-        ``shoal.index``, for other machines to find. By default nothing is written there.
+        ``shoal.index``, for other machines. By default nothing is written beside the shards.
     index_columns
         Columns of the index, for `select`, `index_column`, `quality` and other choices of samples: fields, paths into
         JSON and lengths, ``["label", "lang=meta.lang", "tokens:len"]``. Columns that the index lacks are read from all
@@ -70,7 +70,7 @@ def open_dataset(
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
         size, which defaults to half of the free space. True: 1 GiB for the duration of the run, in shared memory or,
-        without it, in temporary files. Default: no cache; each process reads for itself, from memory alone.
+        without it, in temporary files. Default: no cache; each process keeps chunks only in its own memory.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def open_dataset(
     if format is None and is_mixture_file(source):
         if index is not None:
             msg = f"{printed(source)}: index= belongs to one dataset, and this is a mixture file"
-            raise UsageError(msg, hint="name the index in the file, at its source")
+            raise UsageError(msg, hint="name the index in the mixture file, at its source")
         opener = MixtureOpener(shards, split, storage_options)
         return opener.opened(cast("str | os.PathLike[str]", source))
     return shards(source, split=split, index=index, format=format, storage_options=storage_options)

@@ -1,9 +1,9 @@
 """Splits of a dataset by the hash of a group: training and validation sets that share no group.
 
-The hash of a group and the seed give a point on a line, and each split is an interval of it. So a group never moves
-when shards or samples are added, and a larger fraction only extends an interval. Rejected: a permutation of the groups
-has exact counts, but moves groups to other splits as soon as one is added; an independent hash for each split
-(rendezvous hashing) needs logarithms, which differ between platforms.
+The hash of a group and the seed give a point on a line, and each split is an interval of the line. So a group never
+moves when shards or samples are added, and a larger fraction only extends an interval. Rejected: a permutation of the
+groups gives exact counts, but each added group moves old groups to other splits; an independent hash for each split
+(rendezvous hashing) needs logarithms, and logarithms differ between platforms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shoal.stream.choosing.sample_groups import Groups, groups_of, hashed_values
 from shoal.stream.dataset_spec import CHOSEN, DatasetSpec
 
 _NO_SPLIT = 255
-_CLOSE_ENOUGH = Fraction(1, 10**9)  # fractions that miss 1 by less in sum are meant to make 1
+_CLOSE_ENOUGH = Fraction(1, 10**9)  # a sum of fractions this close to 1 counts as 1
 _HINT = '{"train": 0.98, "val": 0.02}'
 
 
@@ -36,8 +36,8 @@ class Line:
     """The intervals of [0, 2**64) that belong to splits; splits are numbered in alphabetical order.
 
     All splits but the last follow each other from 0, and the last ends at 2**64; points between belong to no split. So
-    ``train`` lies between ``test`` and ``val``, and neither of the two moves when the other grows. ``edges`` are the
-    the borders between the intervals, ascending; ``splits`` has the number of the split of each interval.
+    ``train`` lies between ``test`` and ``val``, and a larger ``test`` does not move ``val``. ``edges`` are the borders
+    between the intervals, ascending; ``splits`` has the split number of each interval.
     """
 
     edges: NDArray[np.uint64]
@@ -45,7 +45,7 @@ class Line:
 
     @staticmethod
     def of(fractions: Mapping[str, Fraction]) -> Line:
-        """Return the intervals with these lengths; the gaps between them have the number 255."""
+        """Return the intervals with these lengths; gaps between intervals have the number 255."""
         lengths = [fractions[name] for name in sorted(fractions)]
         ends = list(accumulate(lengths[:-1])) or lengths
         gap_ends = 1 - lengths[-1] if sum(lengths) < 1 - _CLOSE_ENOUGH else ends[-1]
@@ -72,14 +72,14 @@ class Excluded:
 
     @staticmethod
     def of(hashes: NDArray[np.uint64]) -> Excluded:
-        """Return these hashes with a table of 16 to 32 entries for each, up to 64 MiB."""
+        """Return these hashes with a table of 16 to 32 entries per hash, up to 64 MiB."""
         bits = min(26, max(10, len(hashes).bit_length() + 4))
         table, shift = np.zeros(1 << bits, dtype=np.bool_), np.uint64(64 - bits)
         table[hashes >> shift] = True
         return Excluded(hashes, table, shift)
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the indices of excluded hashes; the table rules most others out, at 3 ns each."""
+        """Return the indices of excluded hashes; the table rejects most other hashes in 3 ns."""
         near = np.flatnonzero(self.table[hashes >> self.shift])
         places = np.minimum(np.searchsorted(self.hashes, hashes[near]), len(self.hashes) - 1)
         excluded: NDArray[np.int64] = near[self.hashes[places] == hashes[near]]
@@ -97,12 +97,12 @@ def split_specs(
 ) -> dict[str, DatasetSpec]:
     """Return the description of each split; see `shoal.Dataset.split`. ``exclude`` may describe another dataset.
 
-    15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
-    for each run of neighbours in one split, of which the splits keep 24.
+    Takes 15 to 20 ns per sample, or 50 ns if neighbours are in different splits. Needs 4 bytes per sample and 60 bytes
+    per run of neighbours in one split; the splits keep 24 bytes per run.
     """
     spec.opened.one("split()")
     if spec.request is not None:
-        msg = "split() divides stored samples; after shuffle() there are only positions, with others in each epoch"
+        msg = "split() divides stored samples; after shuffle() a position has another sample in each epoch"
         raise UsageError(msg, hint="put split() before shuffle(), and shuffle each split")
     spec.refuse("split()", CHOSEN)
     lengths = _checked(fractions)
@@ -126,7 +126,7 @@ def split_specs(
 
 
 def _checked(fractions: Any) -> dict[str, Fraction]:
-    """Return the fractions by name; as decimals, so that .7 + .2 + .1 is 1."""
+    """Return the fractions by name, as exact decimals: .7 + .2 + .1 is 1."""
     if not isinstance(fractions, Mapping) or not fractions or not all(isinstance(name, str) for name in fractions):
         raise UsageError(f"split() takes a fraction for each split by name; got {fractions!r:.80}", hint=_HINT)
     exact = {}
@@ -138,8 +138,8 @@ def _checked(fractions: Any) -> dict[str, Fraction]:
             raise UsageError(f"the split {name!r} must have a fraction above 0 and up to 1; got {value!r}", hint=_HINT)
         exact[name] = number
     if (total := sum(exact.values())) > 1 + _CLOSE_ENOUGH:
-        msg = f"the fractions of the splits make {float(total):g}, more than 1: {dict(fractions)}"
-        raise UsageError(msg, hint="if they make less than 1, the rest is in no split")
+        msg = f"the fractions of the splits sum to {float(total):g}, more than 1: {dict(fractions)}"
+        raise UsageError(msg, hint="if the fractions sum to less than 1, the rest is in no split")
     if len(exact) >= _NO_SPLIT:
         raise UsageError(f"at most {_NO_SPLIT - 1} splits are possible; got {len(exact)}")
     return exact
@@ -151,8 +151,8 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         return np.zeros(0, dtype=np.uint64)
     if isinstance(exclude, DatasetSpec):
         if by is not None and not isinstance(by, str):
-            msg = "by= has the groups of this dataset only, and exclude= is another dataset"
-            raise UsageError(msg, hint="exclude= takes groups, too: texts or numbers, as in by=")
+            msg = "by= lists the groups of this dataset only, and exclude= is another dataset"
+            raise UsageError(msg, hint="pass groups as exclude=: texts or numbers, as in by=")
         return groups_of(exclude.opened.one("split(exclude=)"), by, group).distinct(exclude.stored)
     several = isinstance(exclude, Collection) and not isinstance(exclude, str | bytes)
     values = list(exclude) if several else [exclude]
@@ -169,5 +169,5 @@ def _empty_split(name: str, fraction: Fraction, spec: DatasetSpec, groups: Group
     what = counted(spec.num_samples, "sample")
     if by is not None:
         what += f" in {counted(len(groups.distinct(spec.stored)), 'group')}"
-    msg = f"the split {name!r} gets none of {what}: each group belongs to it with a probability of {float(fraction):g}"
+    msg = f"the split {name!r} gets none of {what}: a group falls into it with a probability of {float(fraction):g}"
     return UsageError(msg, hint="a larger fraction, or a by= with more groups; another seed= draws again")

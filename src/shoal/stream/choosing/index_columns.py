@@ -47,7 +47,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
     known = _column_names(index)
     msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
     reads = f'`shoal index --columns {name}`, or index_columns=["{name}"] of shoal.open, reads it from the samples'
-    hint = f"{reads}; an array by sample id serves as a label"
+    hint = f"{reads}; an array by sample id works as well"
     raise UsageError(msg, hint=did_you_mean(name, known) + hint)
 
 
@@ -122,8 +122,8 @@ def class_names(opened: Opened, field: str | None = None) -> tuple[str, ...]:
     if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
         msg = f"the numbers of {field or CLASS_FIELD!r} have no names here"
-        hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
-        raise UsageError(msg, hint=f"there are names for {', '.join(map(repr, known))}" if known else hint)
+        hint = "folders of classes, shards packed from such folders, and Hugging Face datasets have class names"
+        raise UsageError(msg, hint=f"fields with names: {', '.join(map(repr, known))}" if known else hint)
     return tuple(words)
 
 
@@ -166,7 +166,7 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
 
 def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
     """Return the wanted values of a column as the column stores them: texts and class names as numbers."""
-    # numpy would take a set for one value.
+    # numpy would treat a set as a single value.
     several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
     values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
     if values.dtype.kind != "U":
@@ -190,7 +190,7 @@ def numbers_left(samples: Any, left: Runs) -> Any:
         return samples
     numbers = left.numbers(array.astype(np.int64))
     if (numbers < 0).any():
-        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
+        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples left by earlier selections"
         raise UsageError(msg, hint="select() before shuffle() takes sample ids, which do not change with selections")
     return numbers
 
@@ -198,13 +198,13 @@ def numbers_left(samples: Any, left: Runs) -> Any:
 def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:
     """Return a mask of the samples that a function keeps.
 
-    The function gets the column as an array; if it is a column of texts, the different texts, once (dtype object).
+    The function gets the column as an array. For a column of texts, the array has the distinct texts (dtype object).
     """
     column, texts = column_of(index, name), texts_of_column(index, name)
     if texts is not None:
         words = np.empty(len(texts), dtype=object)
         words[:] = texts
-        of_words = _checked(function(words), name, len(words), "texts", "it gets the different texts of the column")
+        of_words = _checked(function(words), name, len(words), "texts", "it gets the distinct texts of the column")
         kept: NDArray[np.bool_] = of_words[column]
         return kept
     try:
@@ -227,7 +227,7 @@ def _checked(result: Any, name: str, num_wanted: int, of: str, gets: str) -> NDA
 
 
 class _ComparedError(Exception):
-    """Numbers met a text."""
+    """Numbers were compared with a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -235,10 +235,10 @@ class _ComparedError(Exception):
 
 
 class _Numbers(np.ndarray[Any, Any]):
-    """Numbers that refuse to meet texts: numpy would call each of them different from any text, without an error."""
+    """Numbers that raise when compared with a text: numpy would silently treat every number as unequal."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """Compute as usual; the result refuses texts, too."""
+        """Compute as usual; comparing the result with a text raises, too."""
         _refuse_texts(inputs)
         if "out" in options:
             options["out"] = tuple(_plain(array) for array in options["out"])

@@ -39,9 +39,9 @@ def _itself(context: BatchContext) -> BatchContext:
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """Inputs of the samples and batches of a piece; counters of results, and of requests beside the reading.
+    """Inputs for the samples and batches of a piece; counters of results and of additional requests.
 
-    ``of_all`` returns the inputs for the whole epoch, and may wait for it.
+    ``of_all`` returns the inputs for the whole epoch, and may wait for the index.
     """
 
     opened: OpenedDataset
@@ -57,7 +57,7 @@ class BatchContext:
     of_all: Callable[[BatchContext], BatchContext] = _itself
 
     def sum_deliveries(self) -> None:
-        """Let the position note the samples that it passes."""
+        """Make the position sum up the samples it passes."""
         self.position.sums = self.sums
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
@@ -75,17 +75,17 @@ class BatchContext:
 
     @property
     def stages_of_runs(self) -> Sequence[Stage] | None:
-        """The stages, if each may run on many samples before the next one does; else None.
+        """The stages, if each stage may run on many samples before the next stage runs; else None.
 
-        Stages that have effects, or that leave samples out, take one sample after the other, also in a thread. An error
-        in a run does not name its sample: the caller processes the samples again, one by one.
+        Stages with effects and stages that drop samples process samples one by one, also in a thread. An error in a run
+        does not name the sample: the caller processes the samples again, one by one.
         """
         stages = self.pipeline.stages
         alone = self.quarantine is not None or self.pipeline.threaded is not None
         return None if alone or not have_no_effects(stages) else stages
 
     def check_dropped(self, num_dropped: int, step: int) -> None:
-        """Raise `UsageError` if so many samples in a row were dropped before a step that none may ever be kept."""
+        """Raise `UsageError` if so many samples in a row were dropped that the stages may keep none."""
         position = self.position
         if num_dropped % _DROPPED_BETWEEN_CHECKS or not position.knows_end:  # later samples may be kept
             return
@@ -113,7 +113,7 @@ def _delivered(
 ) -> Any:
     """Mark the repeats of a batch, format and count the batch, and run the stages of batches."""
     num_repeats = int(np.count_nonzero(repeated))
-    if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
+    if isinstance(batch, dict) and "__pad__" in batch:  # checked in every batch, not only in the last
         msg = "the samples have a field '__pad__', and batches mark their repeats in this field"
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
@@ -139,7 +139,7 @@ def _delivered(
 def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
     """Return the maker of batches, or of samples, from columns; None if each sample must be read by itself.
 
-    Samples are read by themselves if values are views, if memory is limited, or if a format has no columns.
+    Each sample is read by itself if values are views, if memory is limited, or if a format has no columns.
     """
     pipeline, parts = context.pipeline, context.opened.parts
     if not context.options.copy or not all(part.format.has_columns for part in parts):

@@ -18,20 +18,20 @@ from shoal.stream.states.iterator_position import Position
 
 @dataclass(slots=True)
 class _Stop:
-    """A mark that no more pieces are wanted; it has no references, so it keeps nothing alive."""
+    """A flag to stop after the current piece; the flag has no references, so it keeps nothing alive."""
 
     is_set: bool = False
 
 
 @dataclass(slots=True)
 class _InWork:
-    """The piece in work, for `BatchMaker.close`."""
+    """The current piece, for `BatchMaker.close`."""
 
     piece: PieceBatches | None = None
 
 
 class BatchMaker:
-    """The source of an iterator that makes its batches itself; ``position`` counts batches made, yielded or not.
+    """The source of an iterator that makes its batches in the calling thread; ``position`` counts the batches made.
 
     ``convert`` maps the iterator over batches to an iterator over converted batches.
     """
@@ -41,10 +41,10 @@ class BatchMaker:
         self.position = position = spec.position()
         self._stop, self._in_work = stop, in_work = _Stop(), _InWork()
         pieces = _pieces(spec, lambda: stop.is_set)
-        # Not a method: a generator that referenced this object would keep its threads alive when nothing else does.
+        # Not a method: a generator that referenced this object would keep its threads alive.
         runs = _runs(spec, pieces, position, in_work, stop)
         begun = [next(runs)] if pieces.is_ready else []
-        # Chained, without a call in between for every batch.
+        # `chain` saves a Python call per batch.
         batches = itertools.chain.from_iterable(itertools.chain(begun, runs))
         self.batches: Iterator[Any] = batches if convert is None else convert(batches)
         self.are_converted = convert is not None
@@ -59,7 +59,7 @@ class BatchMaker:
         begin_elsewhere(self.close)
 
     def close(self) -> None:
-        """Stop reading; the threads have ended when this returns. Indexing goes on as long as the dataset is there."""
+        """Stop reading; the threads have ended when this returns. Indexing continues as long as the dataset exists."""
         with InterruptsHeld():
             self._stop.is_set = True
             self.position.is_over = True  # perhaps while a thread makes the next batch
@@ -69,7 +69,7 @@ class BatchMaker:
 
 
 def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[ResolvedOrder]:
-    """Return the pieces of the epoch; if the end must be known from the start, wait for all of it, as one piece."""
+    """Return the pieces of the epoch; if the end must be known, wait for the whole epoch, as one piece."""
     work, pipeline = spec.work, spec.work.pipeline
     if spec.knows_end:
         return Pieces(work.resolved.whole(work.opened, spec.epoch))
@@ -83,9 +83,9 @@ def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[Resolv
 def _runs(
     spec: IteratorSpec, pieces: Pieces[ResolvedOrder], position: Position, in_work: _InWork, stop: _Stop
 ) -> Iterator[Iterator[Any]]:
-    """Yield the batches of each piece: the first, and then the others.
+    """Yield two iterators for each piece: one over the first batch, and one over the remaining batches.
 
-    Pieces end with a whole global batch; batches do not depend on where pieces end.
+    Pieces end with a whole global batch, so batches do not depend on the ends of pieces.
     """
     while not stop.is_set:
         piece = pieces.upto(position.end + position.partition.global_batch - 1, read_before=position.end)
@@ -100,5 +100,5 @@ def _runs(
         made.close()
         if piece.is_last:
             return
-        # This worker may have none of the last steps: count them as done.
+        # Other workers may make the last steps: count these steps as done.
         position.num_yielded = max(position.num_yielded, num_steps)

@@ -45,7 +45,7 @@ class WorkerSpec:
     def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
         """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.
 
-        Values are copied on their way to another process, so views are turned off.
+        Views are turned off, because values are copied to another process anyway.
         """
         limit = self.options.memory_limit_bytes
         limit_bytes = None if limit is None else max(1, limit // num_workers)
@@ -58,10 +58,10 @@ class WorkerSpec:
 class IteratorSpec:
     """A rank's work from position ``start`` of an epoch to its end, beginning with the batch at ``first_step``.
 
-    ``start`` and steps do not count gaps. ``cursor`` follows the iterator; None for a worker, whose batches are counted
-    by their receiver. If ranks fill batches, ``first_step`` counts samples; ``num_sequences`` and ``later`` are as in
-    `Position`. With ``knows_end``, the iterator waits until all samples of the epoch are counted; else it may begin
-    before. ``ahead`` counts batches made ahead of use, and their receiver adds the counts to ``counters``.
+    ``start`` and steps do not count gaps. ``cursor`` follows the iterator; None for a worker, because the receiver
+    counts a worker's batches. If ranks fill batches, ``first_step`` counts samples; ``num_sequences`` and ``later`` are
+    as in `Position`. With ``knows_end``, the iterator waits until all samples of the epoch are counted. ``ahead``
+    counts batches made ahead of use, and the receiver adds these counts to ``counters``.
     """
 
     work: WorkerSpec
@@ -125,7 +125,7 @@ class IteratorSpec:
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:
-        """Return this spec without the cursor and the progress line: the receiver of the batches moves both."""
+        """Return this spec without the cursor and the progress line: the receiver of the batches updates both."""
         options = replace(self.work.options, progress=False)
         return replace(self, work=replace(self.work, options=options), cursor=None)
 

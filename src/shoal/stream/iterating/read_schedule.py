@@ -50,7 +50,7 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A span whose batches, or runs of samples, are made of columns; ids and marks of repeats as in `Share`."""
+    """A span with batches, or runs of samples, made from columns; ids and marks of repeats as in `Share`."""
 
     made: Iterator[Any]
     share: Share
@@ -68,7 +68,7 @@ def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> 
         if num_workers > 1:
             steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
             share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
-        if position.sums is not None:  # of certificates
+        if position.sums is not None:  # for certificates
             position.sums.note(share, steps)
         yield share, steps
 
@@ -115,7 +115,7 @@ def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quaranti
 
 
 def gathered(shares: Shares, gathering: Gathering, *, in_runs: bool = False) -> Iterator[Gathered]:
-    """Yield span after span of batches, or runs of samples, made of columns; planned as in `planned`."""
+    """Yield span after span of batches, or runs of samples, made from columns; planned as in `planned`."""
     make = gathering.runs if in_runs else gathering.batches
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
@@ -137,12 +137,12 @@ def unplanned(
 
 
 def to_read_of(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
-    """Select the samples of a share that are read: none in quarantine."""
+    """Select the samples of a share to read: all samples outside of the quarantine."""
     return slice(None) if quarantine is None or not len(quarantine.known) else ~quarantine.among(share.ids)
 
 
 def span_of(share: Share, steps: range, samples: Iterator[Any], to_read: slice | NDArray[np.bool_]) -> ReadSpan:
-    """Return the span of samples that must not be taken before they are due: one in each run.
+    """Return a span with runs of one sample, so that no sample is taken early.
 
     A mark replaces each sample that is not read.
     """

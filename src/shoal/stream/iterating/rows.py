@@ -1,4 +1,4 @@
-"""The rows of batches: a row is a sample, or several (`shoal.stream.sequences`); the kind of rows needs a batcher."""
+"""The rows of batches: a row is one sample, or several samples (`shoal.stream.sequences`)."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from shoal.stream.iterating.single_samples import KEPT, SingleSamples
 
 
 class Rows:
-    """Rows that are samples; a subclass makes rows of several."""
+    """Rows of one sample each; subclasses make rows from several samples."""
 
     __slots__ = ()
 
     verb = ""
-    """The call that groups samples; "" if none does."""
+    """The call that groups samples; "" without grouping."""
 
     noun = "samples"
-    """The stored samples that rows are made of."""
+    """Noun for the stored samples behind the rows."""
 
     needs_index = False
     """True if rows follow from columns of the index."""
 
     @property
     def words(self) -> list[str]:
-        """The grouping in words."""
+        """The grouping, in words for the summary of a dataset."""
         return []
 
     @property
     def made_fields(self) -> SequenceFields | PaddedFields | None:
-        """The fields of a row that is made of several samples."""
+        """The fields of a row made from several samples; None for a row of one sample."""
         return None
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
-        """Return the maker of batches of samples from a source that go through these stages."""
+        """Return the batcher for samples of a source after these stages."""
         return CutBatches() if batched else SingleSamples(KEPT * any(filters_in(stages)))
 
     def resolved(
@@ -56,5 +56,5 @@ class Rows:
 
     def segments_in(self, resolved: Resolved, epoch: int, rows: NDArray[np.int64]) -> BatchSegments:  # noqa: ARG002
         """Return the pieces of documents in some rows of an epoch; `UsageError` if samples are not packed."""
-        msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
-        raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")
+        msg = "batch_segments() returns the documents of sequences, and the samples of this dataset are not packed"
+        raise UsageError(msg, hint="batch_ids() returns the samples of a batch; pack_sequences() packs documents")

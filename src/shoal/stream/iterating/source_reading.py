@@ -89,7 +89,7 @@ class PartReading:
             kind = RemoteSamples if resolved.by_singles else Fetcher
             self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options, shared=shared)
         self.units_of = partial(resolved.units_of, units=units)
-        """The function from sample ids, and the chunk of the order that holds each, to the unit that holds each."""
+        """Function from sample ids and their chunks in the order to their units."""
         self._moves_units, self._cache = resolved.moves(units), opened.cache
 
     @property
@@ -116,7 +116,7 @@ class PartReading:
 
 
 class _Divided(NamedTuple):
-    """A share, a mask of the samples to read, the part that holds each of these, and the share of each part."""
+    """A share, a mask of the samples to read, the part of each sample to read, and the share of each part."""
 
     share: Share
     steps: range
@@ -126,7 +126,7 @@ class _Divided(NamedTuple):
 
 
 class JoinedReading:
-    """The reading of several parts: each part is read for itself, and samples are taken from the parts in turn.
+    """The reading of several parts: each part has its own reading, and samples are merged in the order of the share.
 
     Parts divide a memory limit in proportion to their windows.
     """
@@ -146,8 +146,8 @@ class JoinedReading:
             except UsageError as error:
                 self.close()
                 name = list(opened.indexes)[len(self._parts)]
-                msg = f"the source {name!r}, which gets {limit} bytes of memory_limit={options.memory_limit_bytes}: "
-                hint = "a larger memory_limit=, which sources share as their windows do, or a smaller chunk="
+                msg = f"the source {name!r}, with {limit} bytes of memory_limit={options.memory_limit_bytes}: "
+                hint = "a larger memory_limit= (divided in proportion to the windows of sources), or a smaller chunk="
                 raise UsageError(msg + error.message, hint=hint) from None
 
         self._first_chunks = list(itertools.accumulate((order.num_order_chunks for order in orders), initial=0))
@@ -200,7 +200,7 @@ class JoinedReading:
 
 
 def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> list[int | None]:
-    """Divide a memory limit among parts: some extents for each, and the rest in proportion to the bytes of windows."""
+    """Divide a memory limit among parts: a few extents each, and the rest in proportion to window bytes."""
     if limit_bytes is None:
         return [None] * len(orders)
     held = [max(1, order.chunks_held_bytes) for order in orders]

@@ -24,16 +24,16 @@ _WITHOUT_SPLITS = ".jsonl"
 def energon_mixture(node: Marked, split: str | None) -> MixtureEntry:
     """Return the mixture of a split of a metadataset; ``split`` may be None if there is only one.
 
-    Training blends go on for ever, by weights or (epochized) in epochs; in other splits every sample comes once.
+    Training blends repeat forever, by weights or (epochized) in epochs; in other splits, every sample appears once.
     """
     keys = node.mapping("a metadataset", ("__module__", "__class__", "splits"))
     splits = keys["splits"].mapping("splits")
     if split is None and len(splits) != 1:
-        msg = f"this holds the splits {', '.join(splits)}; which one is to be read?"
+        msg = f"the metadataset has the splits {', '.join(splits)}, and no split was chosen"
         raise keys["splits"].error(msg, f'split="{next(iter(splits), "train")}"')
     name = split or next(iter(splits))
     if name not in splits:
-        msg = f"split={name!r} was asked for; the splits are {', '.join(splits)}"
+        msg = f"split={name!r} does not exist; the splits are {', '.join(splits)}"
         raise keys["splits"].error(msg, did_you_mean(name, splits).rstrip())
     return _mixture(splits[name], name, is_training=name == "train")
 

@@ -52,43 +52,43 @@ def mix(
     max_repeats: float | Mapping[str, float] | None = None,
     missing: Mapping[str, Any] | str | None = None,
 ) -> MixedDataset:
-    r"""Mix datasets: in a dataset like any other, every position has a source, and every source has its own order.
+    r"""Mix datasets into one dataset: every position has a source, and every source has its own order.
 
-    The source of a position is a pure function of names, weights, seed and position: so any position is found at once,
-    and a run goes on exactly at any world size. A source keeps its order (`Dataset.shuffle`), freshly ordered in each
-    round; `shuffle` of the mixture orders sources without an order. Samples get the field ``__source__``.
+    The source of a position is a pure function of names, weights, seed and position: so seeking is immediate, and a run
+    resumes exactly at any world size. A source keeps its own order (`Dataset.shuffle`), reshuffled in each round;
+    `shuffle` of the mixture shuffles sources without their own order. Samples get the field ``__source__``.
 
     Parameters
     ----------
     sources
-        Datasets by name, each with stages of its own; mixtures may be among them. The seed of a source is made from its
-        name, so adding, removing or reordering others does not change its order.
+        Datasets by name, each with its own stages; a mixture may be a source. The seed of a source derives from its
+        name, so adding, removing or reordering other sources does not change its order.
     weights
-        Sources come in the ratio of these numbers; default: their sizes. Read as decimals, and exact.
+        The ratio of samples of the sources; default the sizes of the sources. Weights are exact decimals.
     seed
         Seed of the choice of sources.
     choice
         "even" (counts off by about one every 64 positions), "random" (as if drawn for each sample), or
-        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. Or as another library does, with nothing
-        but the seed beside: `shoal.mixing.Interleave`, `Concatenate`, `RandomMix`, `RoundRobin`. In these, sources
-        start again in every epoch, and epochs may differ in length.
+        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. `shoal.mixing.Interleave`, `Concatenate`,
+        `RandomMix` and `RoundRobin` mix as another library does, and take only ``seed`` beside: sources restart in
+        every epoch, and epochs may differ in length.
     unit, length
         "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
         holds the tokens of each sample.
     repeat, choose
-        Instead of weights: how often each source comes in an epoch, or how many of its samples.
+        Instead of weights: the number of rounds, or of samples, of each source in an epoch.
     ends
-        An epoch ends before the "first" source would repeat a sample (the default), or after "all" have come to their
-        end, or never ("forever"). Sources carry on from one epoch to the next.
+        The end of an epoch: before any source repeats a sample ("first", the default), after all sources have ended a
+        round ("all"), or never ("forever"). Sources continue from one epoch to the next.
     epoch_size
-        Samples of an epoch, instead of ``ends``.
+        Samples in an epoch, instead of ``ends``.
     max_repeats
-        The most times that a sample may come in an epoch, for all sources or by name. After `reweight`, all epochs are
-        checked when the dataset is first used, so further changes may come before.
+        Maximum number of times a sample may appear in an epoch, for all sources or by name. After `reweight`, epochs
+        are checked when the dataset is first used, so further changes may come first.
     missing
-        Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
-        are known to have other fields are refused when batches are first asked for, before anything is read. Where only
-        samples show it (JSON Lines, tar, after `map`), a warning names the first field that is None.
+        Values for missing fields of samples, by name; or "none": missing fields are None in batches. By default,
+        sources with different known fields raise an error at the first iteration over batches, before any reads. If
+        only samples show the fields (JSON Lines, tar, after `map`), a warning names the first field that is None.
 
     Raises
     ------
@@ -119,8 +119,8 @@ def mix(
         others = {"unit": unit != "samples", "ends": ends is not None, "max_repeats": max_repeats is not None}
         if names := [*given, *(name for name, is_given in others.items() if is_given)]:
             kind = type(choice).__name__
-            msg = f"mix({names[0]}=) does not go with choice={kind}(...), which mixes as another library does"
-            raise UsageError(msg, hint=f"set all of this in the arguments of shoal.mixing.{kind}")
+            msg = f"mix({names[0]}=) cannot be combined with choice={kind}(...), which mixes as another library does"
+            raise UsageError(msg, hint=f"set the mixture in the arguments of shoal.mixing.{kind}")
     column = length if _one_of("unit", unit, ("samples", "tokens")) == "tokens" else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
     if isinstance(choice, EpochChoice):
@@ -151,7 +151,7 @@ def mix(
 
 
 def _log_shares(request: MixRequest, epoch_samples: int) -> None:
-    """Log the share of each source; warn of one that has a weight and no sample in an average epoch."""
+    """Log the share of each source; warn if a source with a weight has no sample in an average epoch."""
     weights = request.changes[0].weights
     total = sum(weights.values())
     shares = {name: weight / total for name, weight in weights.items()}
@@ -159,7 +159,7 @@ def _log_shares(request: MixRequest, epoch_samples: int) -> None:
     for name, share in shares.items():
         if 0 < share * epoch_samples < 1:
             msg = f"the source {name!r} has a share of {share:.3g}, {share * epoch_samples:.3g} samples in an epoch of "
-            msg += f"{epoch_samples:,}: a slip in its weight? Weights are ratios, and need not make 1 or 100"
+            msg += f"{epoch_samples:,}: is its weight a typo? Weights are ratios, and need not sum to 1 or 100"
             warnings.warn(msg, ShuffleWarning, stacklevel=3)
 
 
@@ -229,6 +229,6 @@ def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, fl
         raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip())
     for name, times in most.items():
         if type(times) is bool or not isinstance(times, int | float | np.number) or not 0 < times < math.inf:
-            msg = f"max_repeats= is how often samples of {name!r} may come, a number above 0; got {times!r:.80}"
-            raise UsageError(msg, hint="leave out what may come as often as it likes")
+            msg = f"max_repeats= for {name!r} must be a number above 0; got {times!r:.80}"
+            raise UsageError(msg, hint="leave out sources without a limit")
     return dict(most)

@@ -23,7 +23,7 @@ _RUNS = {"batch": PerBatch, "rank": PerRank}
 
 
 def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] = ()) -> MixtureEntry:
-    """Return the mixture that a mapping describes; ``more`` are further keys that it may have."""
+    """Return the mixture that a mapping describes; ``more`` are additional allowed keys."""
     keys = node.mapping(what, (*_MIXTURE_KEYS, *more))
     sources = {name: _source(name, source) for name, source in keys["sources"].mapping("sources").items()}
     if not sources:
@@ -171,7 +171,7 @@ def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[Ch
                 raise keys["weights"].keys[name].error(msg, did_you_mean(name, sources) + known)
         if left := [name for name in sources if name not in weights]:
             msg = f"weights of a change name every source, and {left[0]!r} is missing"
-            raise keys["weights"].error(msg, f"{left[0]}: 0 retires it")
+            raise keys["weights"].error(msg, f"{left[0]}: 0 retires the source")
         at = keys["at"].whole("at")
         if at <= (changes[-1].at if changes else 0):
             msg = f"at must be after the position of the last change; here is {at}"

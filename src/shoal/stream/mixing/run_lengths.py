@@ -15,7 +15,7 @@ from shoal.reading.mixture.mix_request import MixRequest
 class RunLengths:
     """Units that count a run of a mixture.
 
-    Samples count with the mean tokens of their source. A step has ``batch`` samples, or ``batch`` sequences of
+    Each sample counts with the mean tokens of its source. A step has ``batch`` samples, or ``batch`` sequences of
     ``sequence`` tokens; None if there are no steps, or no sequences.
     """
 

@@ -1,4 +1,4 @@
-"""The sources of a mixture: the settings of each dataset that a mixture keeps, and the stages of its samples."""
+"""The sources of a mixture: the settings and the stages that a mixture keeps of each dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shoal.stream.ranks import Ranks
 
 
 def checked_sources(sources: Any) -> dict[str, DatasetSpec]:
-    """Return the descriptions of datasets that can be mixed; raise `UsageError` for others."""
+    """Return the descriptions of datasets that can be mixed; raise `UsageError` for anything else."""
     if not isinstance(sources, Mapping) or not sources:
         msg = f"a mixture takes datasets by name; got {sources!r:.80}"
         raise UsageError(msg, hint='{"web": shoal.open(...), "code": shoal.open(...)}')
@@ -49,7 +49,7 @@ def source_request(name: str, spec: DatasetSpec, length: str | None) -> SourceRe
 def with_sources(
     added: Mapping[str, DatasetSpec], missing: Any = None, opened: Any = None, stage: Any = None
 ) -> tuple[OpenedMixture, BySource]:
-    """Return the datasets of a mixture with further sources, and the stage that runs each source's own stages."""
+    """Return the datasets of a mixture with added sources, and the stage that runs the stages of each source."""
     names, parts = (list(opened.names), list(opened.parts)) if opened is not None else ([], [])
     stages: list[tuple[Stage, ...]] = list(stage.stages) if stage is not None else []
     filling = (FillMissing(missing),) if isinstance(missing, Mapping) else ()
@@ -67,7 +67,7 @@ def with_sources(
 
 
 def rows_of(specs: Iterable[DatasetSpec]) -> Rows:
-    """Return the rows of a mixture: one source that fills its batches makes the mixture fill them."""
+    """Return the rows of a mixture; if one source fills its batches, the mixture fills batches, too."""
     return next((spec.rows for spec in specs if type(spec.rows) is not Rows), Rows())
 
 
@@ -105,7 +105,7 @@ def _spec(name: str, source: Any) -> DatasetSpec:
         "reading()": spec.reading != ReadingOptions(),
     }
     if wrong := [verb for verb, is_used in of_the_whole.items() if is_used]:
-        msg = f"the source {name!r} was given {wrong[0]}, which is a matter of the mixture as a whole"
+        msg = f"the source {name!r} has {wrong[0]}, which belongs to the whole mixture"
         raise UsageError(msg, hint=f"mix({{...}}).{wrong[0][:-1]}...)")
     if isinstance(spec.opened, OpenedMixture) and spec.delivered is not None:
         msg = f"the source {name!r} is a mixture that delivers only some of its positions"
@@ -123,5 +123,5 @@ def warn_of_twins(opened: OpenedMixture) -> None:
             keys.append((part.index.fingerprint, hashlib.blake2b(checksums.tobytes()).digest()))
         twins = [seen.setdefault(key, name) for key in keys]
         if twin := next((other for other in twins if other != name), None):
-            text = f"the sources {twin!r} and {name!r} are the same data: if they share samples, these come more often"
+            text = f"the sources {twin!r} and {name!r} are the same data: samples in both sources appear more often"
             warnings.warn(text, ShuffleWarning, stacklevel=3)

@@ -15,10 +15,10 @@ _DATASET_KEYS = ("streams", "epoch_size", "shuffle", "shuffle_seed", *_OF_DOWNLO
 
 
 def streams_mixture(node: Marked) -> MixtureEntry:
-    """Return the mixture of a list or mapping of streams, or of a mapping with such under ``streams``.
+    """Return the mixture of a list or mapping of streams, also under a key ``streams``.
 
-    As in Streaming: without shares every sample comes once, and with proportions an epoch has as many samples as all
-    streams together, unless ``epoch_size`` says otherwise.
+    As in Streaming: without shares, every sample appears once; with proportions, an epoch has ``epoch_size`` samples,
+    by default as many as all streams together.
     """
     keys = {} if isinstance(node.value, list) else node.mapping("a file of streams", _DATASET_KEYS)
     listed = keys.get("streams", node)
@@ -32,7 +32,7 @@ def streams_mixture(node: Marked) -> MixtureEntry:
     by_weight = "proportion" in kinds
     for each, kind in zip(nodes, kinds, strict=True):
         if by_weight and kind != "proportion":
-            msg = "a stream has no proportion, and others have"
+            msg = "a stream has no proportion, and other streams have one"
             raise each.error(msg, "all streams have a proportion, or none has")
     seed = keys["shuffle_seed"].whole("shuffle_seed") if "shuffle_seed" in keys else 0
     epoch_size = keys["epoch_size"].whole("epoch_size") if "epoch_size" in keys else None

@@ -47,7 +47,7 @@ class PackedAsTheyCome(FilledBatches):
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        """The documents that a certificate in the middle of an epoch leaves out, in words."""
+        """Description of the documents missing in a certificate of an unfinished epoch."""
         group = f"a group of {counted(self.packing.block, 'document')} that {self.verb} packs counts once all "
         return group + "its sequences are delivered"
 
@@ -61,10 +61,10 @@ class PackedAsTheyCome(FilledBatches):
         return SequenceFiller(context, self.packing, self.fields)
 
     def kept(self, sample: Any, sample_id: int) -> Document:
-        """Return the tokens of a document; `UsageError` if it has none, or more than are allowed."""
+        """Return the tokens of a document; `UsageError` if the field is missing or has too many tokens."""
         tokens = self.fields.tokens_of(sample, None, sample_id)
         if self.packing.too_long == "refuse" and len(tokens) > self.packing.length:
-            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {self.packing.length}"
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence has {self.packing.length}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
         return Document(tokens, sample_id)
 
@@ -79,7 +79,7 @@ class Document(NamedTuple):
 class _Group(NamedTuple):
     """Packed documents, their sequences in the order of yielding, and the counts after them.
 
-    ``end`` is the number of samples of the share up to the last document, with it; ``proof`` sums up all documents.
+    ``end`` counts the samples of the share up to and including the last document; ``proof`` sums up all documents.
     """
 
     documents: list[Document]
@@ -101,13 +101,13 @@ class SequenceFiller(BatchFiller):
         self._borders = _borders(source)
 
     def add(self, part: Part) -> None:
-        """Append a part, without documents that were taken before, and pack the groups that are full."""
+        """Append a part, without documents that were taken before, and pack all full groups."""
         super().add(part)
         while num_documents := self._num_due():
             self._pack(num_documents)
 
     def _num_due(self) -> int:
-        """Return how many waiting documents are a whole group; 0 if more may belong to it."""
+        """Return the number of waiting documents that make a whole group; 0 while the group is incomplete."""
         counts, block = self._waiting.counts, self._packing.block
         if not counts:
             return 0
@@ -118,21 +118,21 @@ class SequenceFiller(BatchFiller):
         return before if before < len(counts) else 0
 
     def close(self) -> None:
-        """Pack the documents that are left: there are no more."""
+        """Pack the remaining documents."""
         if self._waiting.samples:
             self._pack(len(self._waiting.samples))
         if self.num_ready < 0:
             num_taken = self._position.num_sequences
-            msg = f"{num_taken} sequences were taken by the state, and the documents fill {num_taken + self.num_ready}"
+            msg = f"the state counts {num_taken} sequences, and the documents fill {num_taken + self.num_ready}"
             raise StateError(msg, hint=changed_hint(STATE))
 
     @property
     def num_ready(self) -> int:
-        """Sequences that are packed and not yet yielded."""
+        """Number of packed sequences that are not yet yielded."""
         return sum(len(group.order) for group in self._groups) - self._position.num_sequences
 
     def end(self) -> None:
-        """Record that the share is over."""
+        """Record the end of the share; `UsageError` if the documents of a whole epoch fill no sequence."""
         position = self._position
         has_none = not (position.start or position.num_yielded or self._groups or self._source.resolved.deals)
         if has_none and position.num_steps:
@@ -185,11 +185,11 @@ class SequenceFiller(BatchFiller):
         batch = self._deliver(arrays, repeated)
         lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)
         count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
-        self._advance(num_sequences)  # only now: a batch that failed was not yielded
+        self._advance(num_sequences)  # advance only now: a failed batch is not yielded
         return batch
 
     def _advance(self, num_sequences: int) -> None:
-        """Move after this many sequences, and count the documents of finished groups."""
+        """Advance by this many sequences, and count the documents of finished groups."""
         position = self._position
         position.num_sequences += num_sequences
         while self._groups and position.num_sequences >= len(self._groups[0].order):

@@ -39,7 +39,7 @@ class SequenceBatches(Batcher):
 
     @property
     def counts_samples(self) -> bool:  # type: ignore[override]
-        """True for sequences; the lengths of documents decide the size of a batch by length."""
+        """True for sequences; the lengths of documents determine the size of a batch by length."""
         return isinstance(self.fields, SequenceFields)
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
@@ -65,7 +65,7 @@ class SequenceShares:
     def of_documents(self, shares: Shares) -> Shares:
         """Yield the documents of each share of sequences, one for each piece."""
         for share, steps in shares:
-            rows = np.unique(share.ids)  # a repeat may come before what it repeats
+            rows = np.unique(share.ids)  # a repeat may come before its original
             pieces = self._order.pieces(rows).chosen(np.searchsorted(rows, share.ids))
             self._waiting.append((share, pieces))
             repeated = np.repeat(share.repeated, np.diff(pieces.first))
@@ -86,7 +86,7 @@ class SequenceShares:
                     if isinstance(self._fields, PaddedFields):  # a row for each document
                         repeated = np.repeat(repeated, np.diff(pieces.first[begin : end + 1]))
                     batch = deliver(arrays, repeated) if batched else _alone(arrays, source)
-                    position.num_yielded = step + 1  # only now: a batch that failed was not yielded
+                    position.num_yielded = step + 1  # advance only now: a failed batch is not yielded
                     yield batch
                 position.num_yielded = step + 1
 
@@ -100,8 +100,8 @@ class SequenceShares:
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
             result = process(sample, sample_id) if process else sample
             if result is DROPPED or result is SKIPPED:
-                msg = f"the sample with id {sample_id} was left out, and its sequence was packed with it"
-                raise UsageError(msg, hint="select() leaves documents out before they are packed")
+                msg = f"the sample with id {sample_id} was left out after its sequence was packed"
+                raise UsageError(msg, hint="leave documents out with select(), before packing")
             tokens.append(fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
             documents.append(result)
         starts, stops = pieces.starts[low:high], pieces.stops[low:high]
@@ -130,7 +130,7 @@ def count_pieces(
 
 
 def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:
-    """Return the fields of a single sequence, formatted; count it."""
+    """Count a single sequence; return its fields, formatted."""
     source.counters.num_samples += 1
     sequence = {name: values[0] if values.ndim > 1 else values for name, values in arrays.items()}
     formatting = source.pipeline.formatting

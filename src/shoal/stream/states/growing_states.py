@@ -1,4 +1,4 @@
-"""When a run begins in the growing order, before all shards are indexed, and when it may go on in that order."""
+"""Rules for beginning and resuming a run in the growing order, before all shards are indexed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from shoal.stream.dataset_spec import DatasetSpec
 _log = logging.getLogger("shoal")
 
 BEGINNINGS = ("grow", "wait")
-"""Words of ``shoal.open(index=)``: begin with the first shards, or wait for all."""
+"""Words of ``shoal.open(index=)``: begin with the first shards, or wait for all shards."""
 
 
 def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
-    """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
+    """Return True if `Dataset.shuffle` should not wait for an index: by ``index=``, or because indexing takes long.
 
-    One of several ranks waits unless ``index="grow"`` is given: ranks would disagree if only one of them found the
-    index that another has just made.
+    If there are several ranks, they wait unless ``index="grow"`` is given: otherwise ranks would disagree if only some
+    ranks found a finished index.
     """
     if beginning is not None or not isinstance(shards, Unindexed) or not shards.can_grow:
         return beginning == "grow"
@@ -36,19 +36,19 @@ def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
     if not estimate.takes_long:
         return False
     is_alone = shards.making.job_rank is None
-    advice = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
+    advice = 'shuffle() begins with the first shards, in the growing order; index="wait" waits for all shards'
     if not is_alone:
-        advice = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
+        advice = 'all ranks wait for the index; index="grow" begins with the first shards, in the growing order'
     _log.info("%s: %s; %s", shards.making.what.source.typed, estimate, advice)
     return is_alone
 
 
 def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
-    """Return all shards with their index; after a long wait that nobody expected, log the faster alternative."""
+    """Return all shards with their index; after a long unexpected wait, log the faster alternative."""
     began_seconds = time.perf_counter()
     opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
     if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
-        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
+        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards'
         _log.info(text, shards.making.what.source.typed, waited_seconds)
     return opened
 
@@ -56,12 +56,12 @@ def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
 def order_as_saved(spec: DatasetSpec, resolved: Resolved, saved: State) -> Resolved:
     """Return the order of a state: the growing order, or the window over all shards.
 
-    `StateError` if the state has the growing order, and this dataset cannot have it.
+    `StateError` if the state has the growing order, and this dataset cannot use the growing order.
     """
     is_growing = saved.order.get("name") == Growing.name
     if is_growing and not spec.can_begin_early:
         msg = f"the state was saved in the growing order of shuffle(); this stream is {spec.summary()}"
-        hint = "that order has all samples in a window: no select(), sample() or other order, and no lengths to pack"
+        hint = "the growing order is a window over all samples, without select(), sample(), or packing by lengths"
         raise StateError(msg, hint=hint)
     if not is_growing:
         return replace(spec, grows=False).resolve() if isinstance(resolved, ResolvedGrowing) else resolved

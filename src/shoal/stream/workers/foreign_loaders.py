@@ -14,11 +14,11 @@ from types import FrameType
 from shoal.errors import UsageError
 
 _HINT = (
-    "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library there is "
+    "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library use "
     "shoal.torch.IterableDataset(ds)"
 )
 
-# Wrappers that take an iterable which is identical on all ranks, and give each rank a part of it.
+# Wrappers that give each rank a part of an iterable; the iterable must be identical on all ranks.
 _DEALERS = {"BatchSamplerShard", "DataLoaderDispatcher", "IterableDatasetShard"}
 
 
@@ -52,7 +52,7 @@ def refuse_second_dealing(world_size: int) -> None:
         if kind in _DEALERS and library in {"accelerate", "transformers"}:
             msg = f"{library}'s {kind} deals samples to ranks, but this dataset already yields the part of one of "
             msg += f"{world_size} ranks: most samples would be lost"
-            hint = "use shoal.torch.DataLoader, which it leaves alone; or .partition(rank=0, world_size=1), and every "
+            hint = "use shoal.torch.DataLoader: wrappers leave it alone; or .partition(rank=0, world_size=1): every "
             raise UsageError(msg, hint=hint + "rank reads everything")
 
 
