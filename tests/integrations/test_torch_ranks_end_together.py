@@ -46,7 +46,7 @@ ALL_TOKENS = Counter(token for number in range(400) for token in train_packed_ra
 
 
 def test_several_ranks_state_how_a_pass_ends(data: Path) -> None:
-    with pytest.raises(UsageError, match=r"2 ranks would yield different numbers of them.*hang"):
+    with pytest.raises(UsageError, match=r"2 ranks would yield different numbers of batches.*hang"):
         iter(parts(data)[0])
     apart = [len(list(part)) for part in parts(data, steps="apart")]
     assert apart[0] != apart[1]

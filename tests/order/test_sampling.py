@@ -129,7 +129,7 @@ def test_without_repeats_no_sample_comes_twice(weights: list[int], data: st.Data
 
 
 def test_more_samples_without_repeats_than_there_are() -> None:
-    with pytest.raises(UsageError, match="3 samples an epoch without repeats; 2 have a weight above 0"):
+    with pytest.raises(UsageError, match="3 samples without repeats, but only 2 have a weight above 0"):
         ByWeight(np.array([5, 0, 1], dtype=np.uint32), 3).without_repeats()
 
 

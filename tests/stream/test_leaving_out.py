@@ -164,7 +164,7 @@ def test_the_state_is_small(ds: shoal.Dataset) -> None:
     assert "without" not in ds.batch(16).state_dict()
     for wrong, said in [
         ([[0, 5]], r"without\[0\] must be \[epoch, start, stop\]; got \[0, 5\]"),
-        ([[0, 5, 5]], "positions to leave out cannot be"),
+        ([[0, 5, 5]], "positions to leave out in the state are invalid"),
         (7, "without must be a list"),
         ([["a", 1, 2]], r"without\[0\]\[0\] must be an integer"),
     ]:

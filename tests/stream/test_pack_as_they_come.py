@@ -199,7 +199,7 @@ def test_with_or_without_separators_nothing_is_missed_behind_a_state_of_the_othe
 def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:
     with pytest.raises(UsageError, match=r"pack_sequences\(lengths=None\) fills batches, and this dataset has none"):
         next(iter(documents.pack_sequences(8, lengths=None)))
-    with pytest.raises(TypeError, match="how many sequences documents fill"):
+    with pytest.raises(TypeError, match="number of sequences documents fill"):
         len(streamed(documents))
     with pytest.raises(UsageError, match="tokens, and a sequence 32"):
         list(streamed(documents, too_long="refuse"))

@@ -181,7 +181,7 @@ def test_a_whole_checkpoint_is_called_one_and_the_key_of_the_state_is_named(stre
     given = {**WHOLE, "data": {"train": ds.state_dict()}}
     with pytest.raises(StateError, match=r"whole checkpoint, which holds 'epoch', 'model'(?s:.)*\['data'\]\['train'\]"):
         ds.load_state_dict(given)
-    with pytest.raises(StateError, match=r"give it alone: checkpoint\['data'\]\['train'\]"):
+    with pytest.raises(StateError, match=r"pass checkpoint\['data'\]\['train'\]"):
         ds.load_state_dict(given)
     with pytest.raises(StateError, match=r"\['data'\]\['train'\] is a state of a dataset"):
         live.load_state_dict(given)

@@ -26,7 +26,7 @@ _DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re
 
 
 def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
-    """Return the order of a name with these arguments.
+    """Return the order with this name and these arguments.
 
     >>> named_order("block", {"chunks": 16})
     Block(chunks=16)
@@ -34,11 +34,11 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
     Raises
     ------
     UsageError
-        There is no such order or argument, a value is out of its range, or the package that brings the order is broken.
+        The order or an argument is unknown, a value is out of range, or the package that provides the order is broken.
     """
     if name not in ORDERS:
         msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"
-        hint = did_you_mean(name, ORDERS) + "an order is one of these, or an object of shoal.orders"
+        hint = did_you_mean(name, ORDERS) + "an order is one of these names, or an object of shoal.orders"
         raise UsageError(msg, hint=hint)
     names = argument_names(name)
     if wrong := [argument for argument in arguments if argument not in names]:
@@ -49,7 +49,7 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
 
 
 def argument_names(name: str) -> tuple[str, ...]:
-    """Return the names of the arguments of the order of a name.
+    """Return the names of the arguments of an order, by the order's name.
 
     >>> argument_names("window")
     ('chunks', 'num_canonical_nodes')
@@ -58,7 +58,7 @@ def argument_names(name: str) -> tuple[str, ...]:
 
 
 def order_of_text(text: str) -> Order:
-    """Return the order that a text describes by a name, and arguments in parentheses.
+    """Return the order for a text: a name, and arguments in parentheses.
 
     >>> order_of_text("block"), order_of_text("window(chunks=64, num_canonical_nodes=2)")
     (Block(chunks=256), Window(chunks=64, num_canonical_nodes=2))

@@ -1,8 +1,8 @@
 """Schedules of sources: the interface that a mixture needs, and a schedule that restarts all sources in each epoch.
 
-`SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
-at a time, and its length may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` the
-schedule of all epochs, whose positions are counted from epoch 0 on.
+`SourceSchedule` is endless: a source continues from one epoch to the next. Choices of other libraries know one epoch at
+a time, and the length of an epoch may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn`
+the schedule of all epochs, with positions counted from epoch 0 on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EpochOfSources(Protocol):
         """Return the source of each position ``[start, stop)``."""
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        """Return the position of sample ``number`` of a source; None if the epoch ends before this sample."""
 
 
 class EpochChoice(ABC):
@@ -44,7 +44,7 @@ class EpochChoice(ABC):
     @property
     @abstractmethod
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments, for states."""
+        """The arguments that states keep."""
 
     @property
     def varies(self) -> bool:
@@ -91,14 +91,14 @@ class Schedule(CountedSources, Protocol):
         """Positions at which weights change, ascending."""
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if it never comes."""
+        """Return the position of sample ``number`` of a source; None if the sample never comes."""
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
         """Return the place of each position when ranks share a batch; None if ranks get a part of each source."""
 
 
 class OneEpoch:
-    """An epoch of sources by name, with ``weights`` that hold until a source is used up.
+    """An epoch of sources by name; ``weights`` are valid until a source is used up.
 
     If ``ranks`` is above 1, rank ``r`` had every ``ranks``-th position, from position ``r`` on.
     """
@@ -166,6 +166,6 @@ class EpochsInTurn:
     def _add_epoch(self, epoch: int) -> None:
         added = self._of_epoch(epoch)
         num_samples = added.num_samples
-        # If another thread was faster, its results are equal, and its later results stay.
+        # Another thread may be faster: its results are equal, and its later results stay.
         self._before[epoch + 1 : epoch + 2] = [self._before[epoch] + added.counts(num_samples)]
         self._begins[epoch + 1 : epoch + 2] = [self._begins[epoch] + num_samples]
