@@ -99,7 +99,7 @@ def test_the_order_is_that_of_the_file_or_of_the_options(calls: Calls, blend: Pa
 def test_an_error_names_the_line(calls: Calls, blend: Path) -> None:
     blend.write_text("sources:\n  web: {path: web.jsonl, wieght: 1}\n")
     assert re.search(r"blend\.yaml, line 2, column 26: .*'wieght'", calls.refused("mix", blend))
-    assert "is no mixture file" in calls.refused("mix", blend.parent / "web.jsonl")
+    assert "is not a mixture file" in calls.refused("mix", blend.parent / "web.jsonl")
 
 
 def test_the_picture_and_the_page_show_every_source(calls: Calls, blend: Path) -> None:

@@ -65,7 +65,7 @@ def test_more_memory_than_there_is_is_said(calls: Calls) -> None:
     """Windows are chosen to fit; what else a process takes may not: here a batch of 64 samples of 3 GB, twice."""
     words = ["plan", "--num-samples", "1e5", "--sample-bytes", "3GB", "--global-batch", 64]
     assert (
-        "more than the 8.0 GiB of a node (--memory). Most of it: two batches. It is less with a smaller --global-batch"
+        "of a node (--memory). The largest part: two batches. To save memory: a smaller --global-batch"
         in calls.text(*words)
     )
     assert "(--memory)" not in calls.text(*words, "--memory", "500GiB")
@@ -157,17 +157,17 @@ def test_sequences_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Pat
     assert "best_fit" in calls.text(*words)
     assert "no column 'words'" in calls.refused(*words, "--lengths", "words")
     numbers = ("--num-samples", 1000, "--sample-bytes", 8)
-    assert "numbers alone have none" in calls.refused("plan", *numbers, "--pack-sequences", 64)
+    assert "--num-samples has no lengths" in calls.refused("plan", *numbers, "--pack-sequences", 64)
 
 
 def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
     assert "give one of them" in calls.refused("plan")
     assert "needs --sample-bytes" in calls.refused("plan", "--num-samples", 1000)
     words = ["plan", "--num-samples", 1000, "--sample-bytes", 1000]
-    assert "no more than a global batch" in calls.refused(*words, "--global-batch", 1000)
+    assert "do not exceed a global batch" in calls.refused(*words, "--global-batch", 1000)
     assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
     assert "must not be negative" in calls.refused(*words, "--latency", -1)
-    assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")
+    assert "does not use some chunks" in calls.refused(*words, "--order", "full")
 
 
 @pytest.mark.parametrize(("num_chunks", "chunk", "world_size"), [(24, "8KiB", 1), (40, "8KiB", 2), (12, "16KiB", 1)])

@@ -83,7 +83,5 @@ def test_the_page_has_the_first_epoch(calls: Calls, data: Path, tmp_path: Path) 
 @pytest.mark.parametrize("words", [("--order", "block"), ("--chunks", 8), ("--pack-sequences", 128)], ids=str)
 def test_what_is_another_order(calls: Calls, data: Path, words: tuple[object, ...]) -> None:
     complaint = calls.refused("plan", data, "--index", "grow", *words)
-    assert (
-        f"--index grow is an order of its own, before samples are counted, and {words[0]} asks for another" in complaint
-    )
+    assert f"--index grow selects the growing order, and {words[0]} selects another order" in complaint
     assert f"leave out {words[0]}" in complaint

@@ -74,7 +74,7 @@ def test_people_are_told_what_was_read(tmp_path: Path, calls: Calls, data: Path)
 def test_an_index_of_http_shards_goes_elsewhere(server: RangeServer, tmp_path: Path, calls: Calls) -> None:
     source = f"{server.url}/d/train-{{000000..000003}}.tar?token=hidden"
     calls.refused("index", source)
-    assert "nothing is written over http" in calls.complaints
+    assert "http is read-only" in calls.complaints
     assert "--output FILE" in calls.complaints
     assert "hidden" not in calls.complaints
     assert server.num_bytes() == 0
@@ -137,7 +137,7 @@ def test_columns_of_far_shards(root: str, data: Path, calls: Calls) -> None:
 
 def test_columns_over_http_go_elsewhere(server: RangeServer, tmp_path: Path, calls: Calls) -> None:
     names = [f"{server.url}/d/train-{number:06d}.tar" for number in range(4)]
-    assert "nothing is written over http" in calls.refused("index", *names, "--columns", "cls")
+    assert "http is read-only" in calls.refused("index", *names, "--columns", "cls")
     target = tmp_path / "http.index"
     calls.json("index", *names, "--columns", "cls", "--output", target)
     assert shoal.open(names, index=target).select(cls=2).num_samples == 50

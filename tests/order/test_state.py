@@ -223,5 +223,5 @@ def test_numbers_of_other_libraries_and_fields_beside_change_nothing() -> None:
 
 
 def test_what_to_do_with_a_state_that_was_changed_is_said() -> None:
-    with pytest.raises(StateError, match=r"(?s)checksum is '64472cb2', and not [0-9a-f]{8}.*ds\.state_at\(position"):
+    with pytest.raises(StateError, match=r"(?s)checksum is '64472cb2', not [0-9a-f]{8}.*ds\.state_at\(position"):
         State.from_dict(STATE.to_dict() | {"position": 71})

@@ -46,7 +46,7 @@ _LINE_LETTERS = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "SOURCE is a dataset, or files of ids: an epoch in each file, or several with --epochs. The audit reads the "
+        "SOURCE is a dataset, or files of ids: one epoch per file, or several with --epochs. The audit reads the "
         "order of a dataset, not its samples. An id is the number of a sample in storage order, from 0. A .npy file "
         "holds an array of integers of shape (N,) or (num_epochs, N) and may be larger than memory; a .txt file holds "
         "numbers separated by blanks or line ends. All tests together raise a false alarm in 0.1 % of audits of "
@@ -90,15 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
     for name in ("shards", "chunk_samples"):
         if getattr(arguments, name) is not None:
-            msg = f"{option_of(name)} describes the dataset of a comparison, and --like is not given"
-            raise UsageError(msg, hint="leave it out, or name an order by --like")
+            msg = f"{option_of(name)} describes the dataset for --like, and --like is not given"
+            raise UsageError(msg, hint=f"leave out {option_of(name)}, or give --like ORDER")
     are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
         raise UsageError(msg, hint=f"files with the suffixes {', '.join(ID_SUFFIXES)} are read as ids")
     if arguments.of is not None and not names_mixture(arguments):
-        msg = f"--of names a source of a mixture file, and {printed(source_of(arguments))} is none"
-        raise UsageError(msg, hint="leave it out, or name the .yaml file")
+        msg = f"--of names a source of a mixture file, and {printed(source_of(arguments))} is not a mixture file"
+        raise UsageError(msg, hint="leave out --of, or name the .yaml file")
     check_picture(arguments.picture)
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
     source, order = printed(source_of(arguments)), str(about.get("order", ""))
@@ -118,8 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     if options := given_order_options(arguments):
-        msg = f"{options[0]} is about the order of a dataset, and ids already have an order"
-        raise UsageError(msg, hint="leave it out, or name shards instead of ids")
+        msg = f"{options[0]} sets the order of a dataset, and ids already have an order"
+        raise UsageError(msg, hint=f"leave out {options[0]}, or name shards instead of ids")
     keys, index = (None, None) if arguments.keys is None else keyed_samples(arguments)
     if arguments.by is not None and index is None:
         msg = f"--by {arguments.by} is a property of the samples of a dataset, and ids alone have no properties"
@@ -147,11 +147,11 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
 
 
 def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
-    """Audit the order of a dataset; the other stream is the next seed, whose epochs might be equal."""
+    """Audit the order of a dataset; the stream to compare with is the order of the next seed."""
     for name in ("part", "num_samples", "keys"):
         if getattr(arguments, name):
             source = printed(source_of(arguments))
-            msg = f"{option_of(name)} is about ids that a loader emitted, and {source} is a dataset"
+            msg = f"{option_of(name)} describes ids from a loader, and {source} is a dataset"
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
     resolved = _resolved(arguments)
     stored = resolved.stored
@@ -180,7 +180,7 @@ def _resolved(arguments: argparse.Namespace) -> ResolvedOrder:
     mixture = shuffled_mixture(arguments).resolved
     parts = {name: part for (name, _), part in zip(mixture.request.leaves(), mixture.parts, strict=True)}
     if arguments.of not in parts:
-        problem = "none was named" if arguments.of is None else f"{arguments.of!r} is none of them"
+        problem = "no source was named" if arguments.of is None else f"{arguments.of!r} is not a source"
         msg = f"a mixture is audited source by source, and {problem}: {', '.join(map(repr, parts))}"
         hint = did_you_mean(arguments.of, parts) + f"--of {next(iter(parts))}; `shoal mix` shows how sources alternate"
         raise UsageError(msg, hint=hint)
@@ -250,7 +250,7 @@ def _run_like(arguments: argparse.Namespace) -> int:
     """Compare orders with a window at equal memory, without a dataset."""
     if arguments.source:
         msg = f"--like compares orders without a dataset, and {arguments.source[0]} was given"
-        raise UsageError(msg, hint="leave it out: --num-samples and --shards describe the dataset")
+        raise UsageError(msg, hint="leave out SOURCE: --num-samples and --shards describe the dataset")
     if arguments.num_samples is None or arguments.shards is None:
         raise UsageError("--like needs the size of the dataset", hint="--num-samples 10000000 --shards 2000")
     if arguments.shards > arguments.num_samples:

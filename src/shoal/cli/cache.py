@@ -25,8 +25,8 @@ _EXIT_REFUSED = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Without a DIRECTORY: the indexes that this machine built, and every chunk cache of this user. Everything "
-        "that is removed can be built again, and running processes are not disturbed."
+        "Without a DIRECTORY: the indexes built by this machine, and every chunk cache of this user. Removed files can "
+        "be built again, and running processes are not disturbed."
     )
     parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help="chunk cache of shoal.open(cache=DIRECTORY)")
     removal = parser.add_mutually_exclusive_group()
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_each(directories: list[str], known: bool, query: Any) -> tuple[list[dict[str, Any]], bool]:  # noqa: FBT001
-    """Apply ``query`` to each directory; an error in an unnamed directory does not hide the others."""
+    """Apply ``query`` to each directory; an error in an unnamed directory does not hide other directories."""
     rows, is_whole = [], True
     for directory in directories:
         try:

@@ -122,10 +122,10 @@ def _directory(path: Path | None, *, keep: bool) -> Iterator[Path]:
     if path is not None:
         names = [file.name for file in path.iterdir()] if path.is_dir() else []
         if strangers := [name for name in names if name != INDEX_NAME and not name.startswith(SHARD_PREFIX)]:
-            msg = f"{path}: the demonstration writes into an empty directory; this one holds {min(strangers)}"
+            msg = f"{path}: the demonstration needs an empty directory; this directory holds {min(strangers)}"
             raise UsageError(msg, hint="name a new directory")
         for name in names:
-            (path / name).unlink()  # from an earlier demonstration
+            (path / name).unlink()  # shards of an earlier demonstration
         yield path
     elif keep:
         yield Path(tempfile.mkdtemp(prefix="shoal-demo-"))
@@ -138,7 +138,7 @@ def _pack_and_index(library: FileSet, directory: Path, scale: Scale) -> tuple[In
     """Pack and index the files; return the index, and facts about sizes and times."""
     if len(library.files) < 4 * BATCH:
         msg = f"the standard library of this Python is {len(library.files)} files; the demonstration needs {4 * BATCH}"
-        raise UsageError(msg, hint="a Python that does not keep its library in one archive")
+        raise UsageError(msg, hint="use a Python without its library in an archive")
     began_seconds = time.perf_counter()
     with Progress(total=library.num_bytes, label="packing", unit="bytes") as progress:
         paths = pack(library.files, directory, num_shards=scale.num_shards, progress=progress.advance)

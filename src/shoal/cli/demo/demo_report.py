@@ -108,7 +108,7 @@ def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    """Return the title of the picture, as far as the numbers support it."""
+    """Return a title of the picture that the numbers support."""
     orders = comparison.orders
     same = format_bytes(orders["window"].held_bytes)
     window, buffer = (orders[name].mixing.variance_ratios.get(BATCH, float("nan")) for name in ("window", "buffer"))

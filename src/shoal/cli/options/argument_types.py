@@ -35,7 +35,7 @@ def count(text: str) -> int:
             return int(number)
     except (ValueError, OverflowError):
         pass
-    raise argparse.ArgumentTypeError(f"an integer of at least 1 is wanted here, such as 1000 or 1e3, not {text!r}")
+    raise argparse.ArgumentTypeError(f"must be an integer of at least 1, such as 1000 or 1e3; got {text!r}")
 
 
 def sample_ids(text: str) -> list[int]:
@@ -67,5 +67,5 @@ def _at_least(least: int, text: str) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"an integer of at least {least} is wanted here, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}; got {text!r}")
     return number

@@ -36,7 +36,7 @@ def keyed_samples(arguments: argparse.Namespace) -> tuple[NDArray[Any], Index | 
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
-    """Yield the key of each sample by id; reads the samples unless their names are keys."""
+    """Yield the key of each sample by id; reads the samples unless names of files are keys."""
     index = opened.index
     with Progress(total=index.num_samples, label=label) as progress:
         if isinstance(opened.format, Folder | Tar):
@@ -72,17 +72,17 @@ def read_keys(path: str) -> NDArray[Any]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: keys are lines of UTF-8, and byte {error.start} is not") from None
+        raise UsageError(f"{path}: keys are lines of UTF-8, and byte {error.start} is not UTF-8") from None
     return np.array([line for line in lines if line])
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """Map a numpy array, which may be larger than memory."""
+    """Map a numpy array; the array may be larger than memory."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):
-        msg = f"{path}: this is not an array as numpy.save() writes it"
-        raise UsageError(msg, hint="object arrays are not read, because that would run code of the file") from None
+        msg = f"{path}: this is not an array written by numpy.save()"
+        raise UsageError(msg, hint="arrays of objects are not read, because that would run code of the file") from None
     if not isinstance(array, np.ndarray):  # an .npz archive
         raise UsageError(f"{path}: this is an archive of several arrays; one array is needed")
     return array

@@ -40,7 +40,7 @@ def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> Non
     group.add_argument("--seed", type=int, metavar="S", help="seed (default: 0)")
     group.add_argument("--window", metavar="BYTES", help="bytes that mix at a time, such as 16GiB (default: 512MiB)")
     group.add_argument("--chunk", metavar="BYTES", help="chunk size, such as 1MiB (default: a 512th of the window)")
-    group.add_argument("--num-canonical-nodes", type=int, metavar="C", help="parts of the dataset that mix separately")
+    group.add_argument("--num-canonical-nodes", type=int, metavar="C", help="parts of the dataset to mix separately")
     group.add_argument("--chunks", type=int, metavar="K", help="chunks of the window or block, instead of --window")
     group.add_argument("--samples", type=int, metavar="B", help="samples of the buffer (default: 1000)")
 
@@ -75,23 +75,23 @@ def open_mixture(arguments: argparse.Namespace) -> MixedDataset:
     index, options = getattr(arguments, "index", None), storage_options_of(arguments)
     dataset = open_dataset(source_of(arguments), split=arguments.split, index=index, storage_options=options)
     if not isinstance(dataset, MixedDataset):
-        msg = f"{printed(source_of(arguments))} is no mixture file, which ends with .yaml or .yml"
-        raise UsageError(msg, hint="docs/mixture-files.md describes them")
+        msg = f"{printed(source_of(arguments))} is not a mixture file: mixture files end with .yaml or .yml"
+        raise UsageError(msg, hint="docs/mixture-files.md describes mixture files")
     return dataset
 
 
 def shuffled_mixture(arguments: argparse.Namespace) -> MixedDataset:
-    """Open a mixture file in its order, or in the order of the options if it has none."""
+    """Open a mixture file in its order, or without an order in the file, in the order of the options."""
     return in_order_of(open_mixture(arguments), arguments)
 
 
 def in_order_of(dataset: MixedDataset, arguments: argparse.Namespace) -> MixedDataset:
-    """Return the mixture in the order of its file, or in the order of the options if it has none."""
+    """Return the mixture in the order of its file, or without an order in the file, in the order of the options."""
     if not getattr(dataset.stream.spec.request, "is_shuffled", False):
         return MixedDataset(dataset.stream.spec.in_order(requested_order(arguments)))
     if options := given_order_options(arguments):
-        msg = f"{printed(source_of(arguments))} has an order, and {options[0]} asks for another order"
-        raise UsageError(msg, hint="change it in the file")
+        msg = f"{printed(source_of(arguments))} has an order, and {options[0]} sets another order"
+        raise UsageError(msg, hint="change the order in the file")
     return dataset
 
 
@@ -111,8 +111,8 @@ def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
     try:
         return json.loads(data if len(data) <= most_bytes else b"")
     except (ValueError, RecursionError):
-        msg = f"{path}: this is not a {what}, which is a JSON object"
-        raise StateError(msg, hint=f"write one with json.dump({call}, file)") from None
+        msg = f"{path}: this is not a {what}; a {what} is a JSON object"
+        raise StateError(msg, hint=f"write the file with json.dump({call}, file)") from None
 
 
 def add_skip_argument(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +143,7 @@ def _image_size(text: str) -> tuple[int, int]:
     try:
         return exact_size([int(side) for side in sides] if len(sides) > 1 else int(text))
     except (ValueError, UsageError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size in pixels, such as 240x320 or 224") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in pixels, such as 240x320 or 224") from None
 
 
 def _image_spec(text: str) -> str:

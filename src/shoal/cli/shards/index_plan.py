@@ -42,11 +42,11 @@ def check_plan_arguments(arguments: argparse.Namespace, engine: Engine | None) -
     plan_options = [name for name in _WITH_PLAN if getattr(arguments, name) is not None]
     if plan_options and not arguments.plan:
         msg = f"{option_of(plan_options[0])} belongs to a plan, and --plan is not given"
-        raise UsageError(msg, hint="add --plan, which builds no index")
+        raise UsageError(msg, hint="add --plan; a plan builds no index")
     wrong = [name for name in ("columns", "checksum", "output") if getattr(arguments, name)]
     wrong += [] if engine is None else ["engine"]
     if arguments.plan and wrong:
-        msg = f"--plan is about finding samples on this machine, and {option_of(wrong[0])} asks for more"
+        msg = f"--plan covers only the scan on this machine, and not {option_of(wrong[0])}"
         raise UsageError(msg, hint=f"leave out {option_of(wrong[0])}")
     for name in plan_options:
         value = getattr(arguments, name)
@@ -107,7 +107,7 @@ def _cost(cost: IndexingCost, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _index_beside(shards: Source, store: Store) -> str | None:
-    """Return the path of the index beside the shards; None if there is none, or if the store cannot look for it."""
+    """Return the path of the index beside the shards; None for a missing index, or if the store cannot check."""
     if shards.root.endswith("://"):  # shards of several hosts or buckets
         return None
     try:

@@ -23,7 +23,7 @@ from shoal.tools.reports.page_document import cards, document, facts, paragraph,
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600
 _IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # of the longer side; also sharp on dense screens
+_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # pixels of the longer side; also sharp on dense screens
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def trace_page(
 
 def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     if "step" not in about:
-        return f"{len({row['sample'] for row in rows}):,} samples, and when they come."
+        return f"{len({row['sample'] for row in rows}):,} samples, and their steps."
     rows = [row for row in rows if row["step"] == about["step"]]
     shards = len({row["shard"] for row in rows})
     among = ", of steps without end," if about["num_steps"] is None else f" of {about['num_steps']:,}"
@@ -116,7 +116,7 @@ def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
         num_sequences = len({(row["rank"], row["place"]) for row in rows})
         content = f"{counted(num_sequences, 'sequence')} with {counted(len(rows), 'segment')}, of documents"
     text = f"Step {about['step']:,}{among} holds positions {positions}: {content} from {counted(shards, 'shard')}. "
-    return text + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
+    return text + f"ds.without(steps={about['step']}, epoch={about['epoch']}) skips the step."
 
 
 def _origins(rows: Sequence[Row]) -> dict[str, str]:
