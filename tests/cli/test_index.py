@@ -259,7 +259,7 @@ def test_an_index_of_shards_that_changed_is_made_again_with_its_columns(labelled
     calls.text("index", labelled, "--columns", "label,kind=cls")
     write_tar(labelled / "train-1.tar", [{"__key__": b"1", "cls": b"7", "json": b'{"label": 9}'}])
     refused = calls.refused("index", labelled)
-    assert "--columns label,kind=cls reads them again" in refused
+    assert "--columns label,kind=cls reads the columns again" in refused
     assert "has the columns label, and" in calls.refused("index", labelled, "--columns", "kind=cls")
     said = calls.json("index", labelled, "--columns", "label,kind=cls")
     assert said["num_samples"] == 51

@@ -105,7 +105,7 @@ def test_batches_have_the_streams_that_their_method_says() -> None:
             {"streams": [{"shards": 2, "proportion": 3}, {"shards": 3}]},
             "some streams have a proportion",
         ),
-        ({"streams": [{"shards": 2, "repeat": -1}]}, "a weight that is a number from 0"),
+        ({"streams": [{"shards": 2, "repeat": -1}]}, "a weight of at least 0"),
         ({"streams": [{"shards": 5, "repeat": 2}], "epoch_size": 100}, "repeat and choose are counts"),
         ({"streams": [{"shards": 5, "choose": 0}]}, "no stream contributes a sample"),
         ({"streams": [{"shards": 5, "proportion": 0}]}, "a proportion of 0"),

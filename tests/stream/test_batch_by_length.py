@@ -160,7 +160,7 @@ def test_what_cannot_be_batched_is_refused(documents: Dataset, tars: Dataset) ->
     with pytest.raises(UsageError, match=r"lengths=None\) takes the name of a column"):
         documents.batch_by_length(8, lengths=None)  # type: ignore[arg-type]
     longest = max(SIZES)
-    with pytest.raises(UsageError, match=rf"has {longest} tokens, and a batch at most {longest - 1}"):
+    with pytest.raises(UsageError, match=rf"has {longest} tokens, and a batch has at most {longest - 1}"):
         next(iter(batched(documents, max_tokens=longest - 1)))
     shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:1]}).batch_by_length(8)
     with pytest.raises(UsageError, match=r"has 1 tokens, and .* by the index"):

@@ -91,9 +91,7 @@ def test_a_state_of_another_mixture_is_refused_by_the_name_of_the_source(home: P
         sources["tar"].shuffle(seed=3).load_state_dict(state)
     with pytest.raises(StateError, match="this stream is a mixture"):
         mixed(home).load_state_dict(sources["tar"].shuffle(seed=3).state_dict())
-    with pytest.raises(
-        StateError, match=r"saved with seed=0; this stream has seed=1\n  hint: mix\(seed=0\) continues it"
-    ):
+    with pytest.raises(StateError, match=r"saved with seed=0; this stream has seed=1\n  hint: mix\(seed=0\) resumes"):
         mixed(home, seed=1).load_state_dict(state)
     # The order in which sources are listed does not matter, nor does one that is not used.
     turned = shoal.mix(dict(reversed(sources.items())), weights=WEIGHTS, epoch_size=500).shuffle(seed=3, window=60_000)

@@ -201,7 +201,7 @@ def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:
         next(iter(documents.pack_sequences(8, lengths=None)))
     with pytest.raises(TypeError, match="number of sequences documents fill"):
         len(streamed(documents))
-    with pytest.raises(UsageError, match="tokens, and a sequence 32"):
+    with pytest.raises(UsageError, match="tokens, and a sequence has 32"):
         list(streamed(documents, too_long="refuse"))
     with pytest.raises(UsageError, match="packs documents as they come"):
         next(iter(documents.pack_sequences(LENGTH).batch(3)))

@@ -233,7 +233,7 @@ def test_documents_that_are_too_long(documents: Dataset) -> None:
         found += tokens_in(batch)
     assert found == ALL_TOKENS - Counter(token for document in longer for token in tokens_of(document))
     with pytest.raises(
-        UsageError, match=rf"has {max(len(tokens_of(d)) for d in longer)} tokens, and a sequence {LENGTH}"
+        UsageError, match=rf"has {max(len(tokens_of(d)) for d in longer)} tokens, and a sequence has {LENGTH}"
     ):
         next(iter(packed(documents, too_long="refuse")))
     with pytest.raises(UsageError, match=r"did you mean 'refuse'"):

@@ -1,4 +1,4 @@
-"""Shards and random numbers of each worker: they differ between releases of ``datasets``.
+"""Shards and random numbers of each worker, by release of ``datasets``.
 
 =========  =================================================================================================
 release    difference
@@ -28,7 +28,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Run(NamedTuple):
-    """Arguments that deal shards: release, ranks, workers of each rank (0: none), ways to share."""
+    """Arguments for dealing shards: release, ranks, workers of each rank (0: none), and how to share."""
 
     release: tuple[int, int]
     max_buffer_input_shards: int
@@ -61,7 +61,7 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def shuffled_in_blocks(release: tuple[int, int]) -> bool:
-    """Return True if a release shuffles half a buffer at a time; earlier ones replace samples one by one."""
+    """Return True if a release shuffles half a buffer at a time; earlier releases replace samples one by one."""
     return release >= (5, 1)
 
 
@@ -109,7 +109,7 @@ def _workers(parts: list[Shards], generator: np.random.Generator, run: Run) -> l
     workers: list[WorkerShards] = []
     for worker in range(run.workers):
         if worker >= min(len(part) for part in parts):
-            workers.append(WorkerShards([_NONE], generator))  # the library stops it, with a warning
+            workers.append(WorkerShards([_NONE], generator))  # the library stops such a worker, with a warning
             continue
         own = copy.deepcopy(generator)
         if run.release >= (4, 6):
@@ -121,7 +121,7 @@ def _workers(parts: list[Shards], generator: np.random.Generator, run: Run) -> l
 
 
 def _turns(parts: list[Shards], run: Run) -> list[Shards]:
-    """Return the lists of shards that take turns."""
+    """Return the lists of shards to read in turn."""
     return _parts(parts[0], run) if shuffled_in_blocks(run.release) else parts
 
 

@@ -1,1 +1,1 @@
-"""WHICH SOURCE NEXT, IN OTHER LIBRARIES? How Hugging Face datasets and WebDataset mix: one epoch after the other."""
+"""WHICH SOURCE NEXT, IN OTHER LIBRARIES? How Hugging Face datasets and WebDataset mix, epoch by epoch."""

@@ -155,8 +155,8 @@ class SequenceRequest(Rows):
         longest = packing.longest
         if packing.too_long == "refuse" and longest is not None and len(lengths) and int(lengths.max()) > longest:
             worst = int(lengths.argmax())
-            group = "a sequence" if isinstance(fields, SequenceFields) else "a batch at most"
-            msg = f"the sample with id {worst} has {int(lengths[worst])} tokens, and {group} has {longest}"
+            group = "a sequence has" if isinstance(fields, SequenceFields) else "a batch has at most"
+            msg = f"the sample with id {worst} has {int(lengths[worst])} tokens, and {group} {longest}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or select() without the sample')
         return lengths
 
