@@ -64,7 +64,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     for name in ("latency", "step_seconds", "get_price", "gigabyte_price"):
         value = getattr(arguments, name)
         if value is not None and not (math.isfinite(value) and value >= 0.0 and (value or name != "step_seconds")):
-            raise UsageError(f"{option_of(name)} must be a positive time for a step, else not negative; got {value}")
+            raise UsageError(f"{option_of(name)} must not be negative, and --step-seconds not 0; got {value}")
     if arguments.global_batch < arguments.nodes * arguments.ranks_per_node:
         num_ranks = arguments.nodes * arguments.ranks_per_node
         msg = f"a global batch of {arguments.global_batch} has no sample for each of {num_ranks} ranks"
