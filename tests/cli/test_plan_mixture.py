@@ -182,4 +182,4 @@ def test_what_is_not_planned_of_a_mixture(calls: Calls, shards: Path) -> None:
     assert "give one of them" in calls.refused("plan", path, "--num-samples", 10)
     assert "do not exceed a global batch" in calls.refused("plan", path, "--global-batch", 100_000)
     full = blend(shards, shuffle="shuffle: {order: full}\n")
-    assert "the source 'web': the order 'full' does not keep" in calls.refused("plan", full)
+    assert "the source 'web': the order 'full' does not use some" in calls.refused("plan", full)
