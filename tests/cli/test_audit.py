@@ -130,7 +130,7 @@ def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: P
 
 
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
-    assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
+    assert "cannot be audited together" in calls.refused("audit", tmp_path / "ids.npy", data)
     assert "--seed sets the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
     assert "ids alone have no" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
     assert "--part describes ids" in calls.refused("audit", data, "--part")

@@ -94,7 +94,7 @@ def test_an_index_can_be_written_to_a_url(root: str, data: Path, calls: Calls) -
 
 def test_some_shards_of_a_far_directory_need_a_name_of_their_own(root: str, calls: Calls) -> None:
     complaint = calls.refused("index", f"{root}/train-000001.tar")
-    assert f"would lack {root}/train-000000.tar" in complaint
+    assert f"and not {root}/train-000000.tar" in complaint
     apart = f"{root}/train-000001.index"
     assert f"--output {apart}" in complaint
     calls.text("index", f"{root}/train-000001.tar", "--output", apart)

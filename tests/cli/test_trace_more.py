@@ -147,7 +147,7 @@ def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeyp
         assert f"{row['shard']} [{row['first_byte']:,}, {row['end_byte']:,})" in shown
         assert row["seen"].keys() == {"1"}
     heads = [element.text for element in reading.elements if element.tag == "h2"]
-    assert heads == ["Step 0", "Step 1 (requested)", "Step 2", "Where they come from"]
+    assert heads == ["Step 0", "Step 1 (requested)", "Step 2", "Origin of the samples"]
     assert len(text) < 100_000
 
 
@@ -157,7 +157,7 @@ def test_the_page_of_samples_that_are_nowhere(data: Path, calls: Calls, tmp_path
     text = (tmp_path / "trace.html").read_text()
     assert faults(text) == []
     assert "Not delivered" in text
-    assert "in the remainder of epoch 0, which is dropped" in text
+    assert "in the dropped remainder of epoch 0" in text
 
 
 def test_a_run_in_the_growing_order_is_traced_by_its_state(data: Path, calls: Calls, tmp_path: Path) -> None:

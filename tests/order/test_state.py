@@ -99,7 +99,9 @@ def test_what_is_no_dict_is_no_state(given_as: Any) -> None:
 
 def test_a_state_of_a_newer_version() -> None:
     newer = {"version": STATE_VERSION + 1, "something": "else"}
-    with pytest.raises(StateError, match=rf"version {STATE_VERSION + 1}; this shoal reads up to {STATE_VERSION}"):
+    with pytest.raises(
+        StateError, match=rf"version {STATE_VERSION + 1}; this version of shoal reads up to {STATE_VERSION}"
+    ):
         State.from_dict(newer)
 
 

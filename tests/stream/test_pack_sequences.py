@@ -203,7 +203,7 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
     with pytest.raises(UsageError, match=r"balance=\) must be one of None, 'attention'; got 'memory'"):
         documents.pack_sequences(8).batch(8, balance="memory")
     for unknown in (documents, documents.pack_sequences(8, lengths=None)):
-        with pytest.raises(UsageError, match=r"by lengths in the index, and there are none"):
+        with pytest.raises(UsageError, match=r"by lengths in the index, and the index has no lengths"):
             unknown.batch(8, balance="attention")
     with pytest.raises(UsageError, match=r"neighbours=1\)"):
         documents.pack_sequences(8).batch(8, balance="attention", neighbours=1)

@@ -252,7 +252,7 @@ def test_what_cannot_change_is_refused(sources: dict[str, Dataset], tmp_path: Pa
     refused: list[tuple[str, Any]] = [
         ("does not come after the change at 0", lambda: ds.reweight(at=0, weights=FEW)),
         ("does not come after the change at 9", lambda: ds.reweight(at=9, weights=FEW).reweight(at=8, weights=FEW)),
-        ("counts batches, and this dataset has none", lambda: ds.reweight(at=9, in_steps=True, weights=FEW)),
+        ("counts batches, and this dataset has no batches", lambda: ds.reweight(at=9, in_steps=True, weights=FEW)),
         ("steps or tokens", lambda: ds.batch(2).reweight(at=9, in_steps=True, in_tokens=True, weights=FEW)),
         ("this mixture counts samples", lambda: mixed(sources).reweight(at=9, in_tokens=True, weights=FEW)),
         (

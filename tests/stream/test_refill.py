@@ -203,7 +203,7 @@ def test_the_state_of_a_rank_is_that_of_a_rank(tars: Dataset) -> None:
             ds.batch(7, steps="apart").partition(rank=0, world_size=2),
             "saved with global batch=12; this is global batch=14",
         ),
-        (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "where without"),
+        (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "if without"),
     ):
         with pytest.raises(StateError, match=words) as caught:
             wrong.load_state_dict(states[0])
@@ -297,7 +297,7 @@ def test_a_state_grows_with_ranks_and_not_with_stops(tars: Dataset) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda ds: next(iter(ds)), "fills batches, and this dataset has none"),
+        (lambda ds: next(iter(ds)), "fills batches, and this dataset has no batches"),
         (lambda ds: ds.batch(4).batch_ids(0), "only reading shows the samples"),
         (lambda ds: ds.batch(4).without(steps=3), "only reading shows the samples"),
     ],

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(msg, hint=f"leave out {option_of(name)}, or give --like ORDER")
     are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
-        msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
+        msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited together"
         raise UsageError(msg, hint=f"files with the suffixes {', '.join(ID_SUFFIXES)} are read as ids")
     if arguments.of is not None and not names_mixture(arguments):
         msg = f"--of names a source of a mixture file, and {printed(source_of(arguments))} is not a mixture file"

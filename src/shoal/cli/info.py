@@ -39,8 +39,8 @@ _SHOWN_TEXTS = 10  # texts of a column
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "The variance ratio compares the variance of the means of global batches with a perfect shuffle (1). Samples "
-        "of a chunk that are all alike reach the bound."
+        "The variance ratio compares the variance of the means of global batches with a perfect shuffle (1). If all "
+        "samples of a chunk are alike, the ratio reaches the bound."
     )
     add_source_arguments(parser)
     add_order_arguments(parser, default="default: shuffle()")

@@ -54,7 +54,7 @@ def complain(text: str) -> None:
 
 
 def flush() -> None:
-    """Flush stdout if there is one."""
+    """Flush stdout, if it exists."""
     print(end="", flush=True)
 
 

@@ -196,7 +196,7 @@ class Block:
         return {"chunks": self.chunks}
 
     def kept_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """Return 0: a bound order keeps nothing beside its chunk tables."""
+        """Return 0: a bound order keeps only its chunk tables."""
         return 0
 
     def span_bytes(self, num_samples: int) -> int:  # noqa: ARG002

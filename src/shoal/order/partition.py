@@ -115,7 +115,7 @@ class Partition:
         return left // self.global_batch if self._drops else -(-left // self.global_batch)
 
     def num_samples_of(self, rank: int, num_samples: int) -> int:
-        """Count the samples that one rank gets in an epoch that starts at position 0, repeats included."""
+        """Count the samples of a rank in an epoch that starts at position 0, repeats included."""
         whole, rest = divmod(num_samples, self.global_batch)
         total = whole * self.size_of(rank)
         if rest and not self._drops:
@@ -123,7 +123,7 @@ class Partition:
         return total
 
     def size_of(self, rank: int) -> int:
-        """Return the number of samples that one rank gets of a whole global batch."""
+        """Return the number of samples of a rank in a whole global batch."""
         return self._size_of(rank, self.global_batch)
 
     def end_of(self, batch: int, num_samples: int, start: int = 0) -> int:
@@ -152,7 +152,7 @@ class Partition:
         """Return the chunk and the rank of each sample of the full global batches ``[first, stop)``.
 
         Both have the shape ((stop - first) * global_batch,), in the order of positions. Covers all ranks at the cost of
-        `share` for one. The last batch of an epoch counts only if it is full.
+        `share` for one rank. The last batch of an epoch counts only if full.
         """
         stop = min(stop, order.num_samples // self.global_batch)
         begin, end = first * self.global_batch, max(first, stop) * self.global_batch

@@ -155,7 +155,7 @@ class OverStored(Renumbered):
         return positions
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first position in ``[start, stop)`` with this sample; -1 if there is none."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
         number = int(self._stored.numbers(np.array([sample_id]))[0])
         return first_between(self.numbered, number, start, stop) if number >= 0 else -1
 
@@ -234,5 +234,5 @@ class ChosenPositions(_SomePositions):
         return sorted({number for number in numbers if 0 < number < self.num_samples})
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first chosen position in ``[start, stop)`` with this sample; -1 if there is none."""
+        """Return the first chosen position in ``[start, stop)`` with this sample; -1 without such a position."""
         return self._first_between(sample_id, start, stop)

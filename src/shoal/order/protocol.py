@@ -52,7 +52,7 @@ class BoundOrder(Protocol):
 
     @property
     def version(self) -> int:
-        """Number that changes whenever the same arguments give other ids."""
+        """Version number; changes with every change of ids for the same arguments."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -119,7 +119,7 @@ class Repeating(Protocol):
     """A bound order in which a sample may have several positions; `positions` returns the first position."""
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
 
 
 class Renumbered(ABC):
@@ -143,7 +143,7 @@ class Renumbered(ABC):
 
 
 def first_between(order: BoundOrder, sample_id: int, start: int, stop: int) -> int:
-    """Return the first position in ``[start, stop)`` of an order with this sample; -1 if there is none."""
+    """Return the first position in ``[start, stop)`` of an order with this sample; -1 without such a position."""
     if isinstance(order, Repeating):
         return order.first_between(sample_id, start, stop)
     position = int(order.positions(np.array([sample_id]))[0])
@@ -174,7 +174,7 @@ def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]
 def node_and_lane(
     order: BoundOrder, positions: NDArray[np.int64], chunks: NDArray[np.int64], *, bits: int
 ) -> NDArray[np.uint64]:
-    """Return the canonical node of each position and the lane of its chunk, as one fraction of ``2**bits``."""
+    """Return the canonical node of each position and the lane of its chunk, combined in a fraction of ``2**bits``."""
     num_nodes = order.num_canonical_nodes
     nodes = (positions % num_nodes).astype(np.uint64)
     lines = nodes << np.uint64(LANE_BITS) | lanes_of(order, chunks)
@@ -193,7 +193,7 @@ class Order(Protocol):
 
     @property
     def version(self) -> int:
-        """Number that changes whenever the same arguments give other ids."""
+        """Version number; changes with every change of ids for the same arguments."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:

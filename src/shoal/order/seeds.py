@@ -30,7 +30,7 @@ from shoal.errors import UsageError
 MAX_SEED = 2**64 - 1
 """Largest seed, and largest epoch."""
 
-_MODULO = "take it modulo 2**64 if it comes from a hash"
+_MODULO = "for a hash, take the value modulo 2**64"
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
@@ -77,7 +77,7 @@ def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
 def generator(word: int) -> np.random.Generator:
     """Return a generator of random numbers for a key, equal on every platform and version of numpy.
 
-    numpy keeps the stream of Philox; it may change ``rng.normal`` and other distributions.
+    numpy keeps the stream of Philox, but may change ``rng.normal`` and other distributions.
     """
     return np.random.Generator(np.random.Philox(key=word))
 
@@ -96,7 +96,7 @@ def text_keys(base: int, texts: Sequence[str]) -> NDArray[np.uint64]:
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         starts = np.cumsum(lengths) - lengths
         windows = sliding_window_view(np.frombuffer(b"".join(data) + bytes(8), dtype=np.uint8), 8)
-        longest = np.argsort(-lengths, kind="stable")  # so that texts with another word come first
+        longest = np.argsort(-lengths, kind="stable")  # to put texts with remaining words first
         state = np.full(len(data), base, dtype=np.uint64)
         for byte in range(0, int(lengths.max(initial=0)), 8):
             longest = longest[: int(np.count_nonzero(lengths[longest] > byte))]

@@ -1,4 +1,4 @@
-"""The state of a stream, which ``state_dict()`` returns: a few integers and a fingerprint, equal on every rank.
+"""The state of a stream, the result of ``state_dict()``: a few integers and a fingerprint, equal on every rank.
 
 A state counts the samples yielded to the trainer, in positions of the global order. The state of any rank resumes all
 ranks, at any world size, number of workers and batch size. After the last sample of an epoch, the state is the start of

@@ -55,7 +55,7 @@ class PeerEpoch(ABC):
         chunks: NDArray[np.int64],  # noqa: ARG002
         batches: NDArray[np.int64],  # noqa: ARG002
     ) -> NDArray[np.uint64]:
-        """Return the rank that had each position in the other library."""
+        """Return the rank of each position in the other library."""
         return self._rank_of(positions).astype(np.uint64)
 
     def _rank_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ class RepeatingEpoch(PeerEpoch):
         return True
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first position in ``[start, stop)`` with this sample; -1 if there is none.
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position.
 
         O(stop - start) at most.
         """

@@ -61,15 +61,17 @@ class Dataset(StageVerbs):
         Parameters
         ----------
         order
-            "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
+            "window" (the default), "none", "full", "block", "buffer", another library's, or an object of
+            `shoal.orders`.
         seed
-            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the library whose order it is.
+            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the library of the order.
         window
             Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
         chunk
-            Bytes that are read and moved as one; default a 512th of the window, from one extent of the index to 8 MiB.
+            Bytes of a chunk, the unit of reading and shuffling; default a 512th of the window, from one extent of the
+            index to 8 MiB.
         num_canonical_nodes
-            Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
+            Number of parts of the dataset to mix separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
         arguments
             Arguments of the order: ``shuffle("block", chunks=64)``.
@@ -320,7 +322,10 @@ class Dataset(StageVerbs):
         resolved, epoch = self.stream.resolved, count_of(epoch, "ids(epoch=)")
         order = resolved.untouched(epoch)
         if stop is None and order.num_samples > FOREVER // 2:
-            raise UsageError("ids() was asked for all ids of a mixture without end", hint="ids(epoch, start, stop)")
+            raise UsageError(
+                "ids() without stop= needs the end of the epoch, and this mixture has no end",
+                hint="ids(epoch, start, stop)",
+            )
         return resolved.samples_of(epoch, order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
@@ -387,5 +392,5 @@ class Dataset(StageVerbs):
 
     def to_hf(self, *, features: Any = None) -> Any:
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
-        # The only way up: no framework is imported before a user asks for it.
+        # The only import of a higher layer: here, so that no framework is imported without a request.
         return importlib.import_module("shoal.huggingface").to_hf(self, features=features)

@@ -1,4 +1,4 @@
-"""The immutable description of a dataset; each method of a dataset adds one thing to it, or is refused."""
+"""The immutable description of a dataset; each method of a dataset adds a setting, or raises an error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MADE_THEM_ALREADY = _MADE_BATCHES._replace(
     earlier=lambda spec, verb: (
         spec.batching and {verb, spec.batching.verb} == {"batch()", "batch_by_length()"} and spec.batching.verb
     ),
-    hint="batch_by_length() makes the batches itself: leave batch() out",
+    hint="batch_by_length() makes the batches itself: leave out batch()",
 )
 _PACKED = Refusal(
     lambda spec, _: spec.rows.verb,
@@ -110,7 +110,7 @@ class DatasetSpec:
     rows
         The rows of batches: samples, or sequences that documents are packed into.
     grows
-        True if `shuffle` may give the growing order, which begins before all shards are indexed.
+        True if `shuffle` may return the growing order; this order begins before all shards are indexed.
     """
 
     source: Source
@@ -239,7 +239,7 @@ class DatasetSpec:
         self.refuse("batch()", _BATCHED)
         batched = replace(self, batching=batching)
         if batching.balance and not batched.batcher.weighs:
-            msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
+            msg = 'batch(balance="attention") weighs sequences by lengths in the index, and the index has no lengths'
             raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
         if batching.num_steps is not None and not batched.batcher.counts_share:
             msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; ranks of this dataset do not"
@@ -261,7 +261,7 @@ class DatasetSpec:
 
     @property
     def repeats(self) -> Repeats | None:
-        """Repeats and gaps of the sampling; None without one."""
+        """Repeats and gaps of the sampling; None without sampling."""
         return None if self.sampling is None else self.sampling.repeats
 
     @property

@@ -89,11 +89,11 @@ class Stream:
         waits_for_little: bool = False,
         in_passes: bool = False,
     ) -> IteratorSpec:
-        """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
+        """Describe the next iterator, from the cursor on; warn if the order mixes badly. No samples are read.
 
         With ``waits_for_little``, the epoch may begin before its number of steps is known. With ``in_passes`` the
         caller cuts the batches of a rank into passes (`StepsOfPass`). `UsageError` if a chunk is too large for the
-        memory limit, or sources of a mixture are known to have other fields.
+        memory limit, or if sources of a mixture have different known fields.
         """
         spec, resolved, cursor, batcher = self.spec, self.resolved, self.cursor, self.batcher
         rank, world_size = spec.ranks.resolve()

@@ -47,8 +47,8 @@ def open_dataset(
         directories or files named ``train``, ``val``, ``test`` and the like, or the splits listed in
         ``dataset_dict.json`` (Hugging Face) or ``.nv-meta/split.yaml`` (Energon).
     index
-        Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
-        none, an index is built and cached. ``"grow"`` starts before the index is complete: `Dataset.shuffle` first
+        Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; a
+        missing index is built and cached. ``"grow"`` starts before the index is complete: `Dataset.shuffle` first
         shuffles a few shards that are indexed in seconds, and the other shards are indexed meanwhile
         (docs/guides/first-batch.md). ``"wait"`` always builds the whole index first. By default, a process that is the
         only rank grows the index if building it would take more than a few seconds; a log line says so.
@@ -64,8 +64,8 @@ def open_dataset(
     index_columns
         Columns of the index, for `select`, `index_column`, `quality` and other choices of samples: fields, paths into
         JSON and lengths, ``["label", "lang=meta.lang", "tokens:len"]``. Columns that the index lacks are read from all
-        samples once, and cached on this machine; ``shoal index --columns`` writes them into an index. A mapping gives a
-        value for samples without one: ``{"score": -1}``. Orders and states do not depend on columns.
+        samples once, and cached on this machine; ``shoal index --columns`` writes columns into an index. A mapping
+        gives the value for samples without a value: ``{"score": -1}``. Orders and states do not depend on columns.
     cache
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
@@ -77,8 +77,8 @@ def open_dataset(
     UsageError
         The mixture file is invalid; the message names the line.
     SourceError
-        The source matches nothing, the format of its shards cannot be determined, or it has several splits and none was
-        chosen.
+        The source matches nothing, the format of its shards cannot be determined, or no split was chosen and the source
+        has several.
     IndexFileError, ShardError, StorageError
         See `shoal.errors`.
     """

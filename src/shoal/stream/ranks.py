@@ -22,7 +22,7 @@ from shoal.processes.job_rank import JobRank
 
 _HINT = ".partition(rank=..., world_size=...) overrides all launchers"
 
-# Pairs of variables by launcher. SLURM_NTASKS does not work here: a batch script that srun did not start has it too.
+# Pairs of variables by launcher. SLURM_NTASKS does not work here: batch scripts not started by srun have it, too.
 _OUTER = {
     "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -142,7 +142,7 @@ def _torch() -> _Claim | None:
 
 def _jax() -> _Claim | None:
     jax: Any = sys.modules.get("jax")
-    # Asking jax for its processes starts its backends, unless it was started as one of several.
+    # jax.process_count() would start the backends of a single process.
     if jax is None or not hasattr(jax, "distributed") or not getattr(jax.distributed, "is_initialized", bool)():
         return None
     return _Claim("jax.distributed", jax.process_index(), jax.process_count())

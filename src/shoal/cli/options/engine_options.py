@@ -81,7 +81,7 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
     try:
         import_module(LIBRARIES_OF_EXTRA[name])
     except ImportError as error:
-        msg = f"--engine {name} needs {LIBRARIES_OF_EXTRA[name]}, which cannot be imported: {error}"
+        msg = f"--engine {name} needs {LIBRARIES_OF_EXTRA[name]}, and the import fails: {error}"
         raise UsageError(msg, hint=pip_install(name)) from None
     return Engine(name, address, label, unit)
 

@@ -118,15 +118,15 @@ def _local_file(path: Path) -> IndexOutput:
 
 
 def _refuse_partial(shards: Source, shard_format: Format, target: IndexOutput) -> None:
-    """Raise an error if the directory holds other shards: a partial index would hide them from shoal.open()."""
+    """Raise an error if the directory holds other shards: a partial index would hide these shards from shoal.open()."""
     named = set(shards.paths)
     other = next(_others(shards, named, shard_format, target), None)
     if other is None:
         return
-    msg = f"{target.path} would know only {len(named)} of the shards in its directory; it would lack {other}"
+    msg = f"{target.path} would have only {len(named)} of the shards in its directory, and not {other}"
     stem = posixpath.basename(shards.paths[0]).partition(".")[0]
     path, root = join(shards.root, f"{stem}.index"), shards.root
-    hint = f"--output {path} writes it as a separate source; or index all with `shoal index {root}`"
+    hint = f"--output {path} writes the index as a separate source; or index all shards with `shoal index {root}`"
     raise UsageError(msg, hint=hint)
 
 

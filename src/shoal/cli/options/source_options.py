@@ -51,7 +51,7 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the format of the shards: a name, or ``module:Class`` for a custom format."""
     plain = ", ".join(name for name in FORMATS if "." not in name)
     text = (
-        f"format of the shards (default: by suffix): {plain}, or folder, where each file is a sample; a suffix such as "
+        f"format of the shards (default: by suffix): {plain}, or folder (each file is a sample); a suffix such as "
         ".gz or .zst means compressed; tokens:1024 has windows of 1,025 tokens; module:Class is your own format"
     )
     parser.add_argument("--format", metavar="NAME", type=_requested_format, help=text)

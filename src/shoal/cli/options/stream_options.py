@@ -123,7 +123,7 @@ def add_skip_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:
     """Declare ``--decode``, with an optional decoder of images, and ``--image-size``."""
-    text = f"decode fields; images, audio or video too with one of {', '.join(DECODERS.own)}"
+    text = f"decode fields; images, audio or video only with one of {', '.join(DECODERS.own)}"
     parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
     text = "HEIGHTxWIDTH or side of decoded images"
     parser.add_argument("--image-size", metavar="PIXELS", type=_image_size, help=text)

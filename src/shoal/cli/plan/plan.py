@@ -127,7 +127,7 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     if cluster.latency_seconds:  # without latency, reads of any size have full speed
         output.say(
             f"Whole shards, read one after the other: at least {shards['shard_bytes'] / 1e9:.3g} GB each for 1 % "
-            f"overhead, {shards['num_shards']:,} of them."
+            f"overhead, {shards['num_shards']:,} shards."
         )
     output.say(
         f"A buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {shards['buffer_samples']:,} samples, "
@@ -220,11 +220,11 @@ def _lead(record: dict[str, Any], cluster: Cluster) -> str:
 def _notes(plan: Planned) -> list[str]:
     reads = plan.reads
     if plan.is_exact:
-        first = "The reads of the whole epoch were simulated: requests and bytes are what a run makes, within 5 %."
+        first = "The reads of the whole epoch were simulated: requests and bytes equal those of a run within 5 %."
     else:
         first = "A representative part of the epoch was simulated: requests and bytes are right "
         first += _give_or_take(reads.error)
-        first += "." if reads.thinned == 1.0 else f"; of {reads.thinned:.1f} samples of a chunk, one was simulated."
+        first += "." if reads.thinned == 1.0 else f"; one of {reads.thinned:.1f} samples of a chunk was simulated."
         if reads.held_error:
             first += f" The number of chunks held by a rank is right within {200.0 * reads.held_error:.0f} %."
     mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; with 1, every chunk holds samples of "

@@ -85,7 +85,7 @@ class PlannedCache:
         if self.least_bytes <= self.budget_bytes < 2 * self.least_bytes:
             least = format_bytes(self.least_bytes)
             text = f"The cache is small: the ranks of a node share {least} at a time, and twice as much is better."
-            warnings.append(f"{text} Chunks may be gone before all ranks have read them.")
+            warnings.append(f"{text} The cache may drop chunks before all ranks have read the chunks.")
         if self.num_spilled:
             chunks = counted(self.num_spilled, "chunk")
             warnings.append(

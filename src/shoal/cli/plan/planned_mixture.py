@@ -81,7 +81,7 @@ def _refuse_unplanned(arguments: argparse.Namespace, cluster: Cluster) -> None:
     path = printed(source_of(arguments))
     if cluster.cache_bytes is not None:
         msg = f"--cache is planned for one dataset, and {path} is a mixture: its sources repeat at different times"
-        raise UsageError(msg, hint="leave out --cache, or plan a source by itself")
+        raise UsageError(msg, hint="leave out --cache, or plan a single source")
     if arguments.pack_sequences is not None:
         msg = f"--pack-sequences is planned for one dataset, and {path} is a mixture"
         raise UsageError(msg, hint="`shoal mix FILE --pack-sequences LENGTH` counts its steps; or plan each source")

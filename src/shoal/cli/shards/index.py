@@ -261,7 +261,7 @@ def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column])
         sources = before.metadata.get(COLUMN_SOURCES, {})
         known = [(name, sources[name]["asked"]) for name in lost if name in sources]
         words = [name if name == column else f"{name}={column}" for name, column in known]
-        msg = f"{path}: the existing index has the columns {', '.join(lost)}, and a scan of headers cannot find them"
+        msg = f"{path}: the existing index has the columns {', '.join(lost)}, and a scan of headers cannot read them"
         again = f"--columns {','.join(words)} reads the columns again; " if words else ""
         keeps = "`shoal verify --repair-index` keeps the columns"
         hint = f"{again}{keeps}; --output FILE writes an index without columns elsewhere, or here: {path}"
@@ -273,9 +273,9 @@ def _note_losses(before: Index, index: Index) -> None:
         output.complain(f"note: the old index had the columns {', '.join(columns)}, and the new index does not")
     if before.fingerprint != index.fingerprint:
         states = f"states saved with the old index ({before.fingerprint}) belong to other shards or extents"
-        output.complain(f"note: {states}, and the new index refuses them")
+        output.complain(f"note: {states}, and the new index refuses these states")
     elif before.extent_checksum is not None and index.extent_checksum is None:
-        output.complain("note: the old index had checksums, and the new index has none; --checksum adds them")
+        output.complain("note: the old index had checksums, and the new index does not; --checksum adds checksums")
 
 
 def _extent_bytes(arguments: argparse.Namespace) -> int | None:

@@ -224,7 +224,7 @@ def _formats(arguments: argparse.Namespace) -> tuple[str, Documents | None]:
     if arguments.documents not in (None, documents):
         other = f"--documents {arguments.documents}"
         msg = f"--format {arguments.format} makes each {documents} a document, and {other} does not"
-        raise UsageError(msg, hint="leave out one of them; without --format, tokens are written in mds")
+        raise UsageError(msg, hint="leave out --format or --documents; without --format, tokens are written in mds")
     return _FORMAT_OF_TOKENS, documents
 
 

@@ -169,7 +169,7 @@ def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tup
             index_output(arguments, opening.source, opening.format, opening.store)  # refuses a partial index
         return None
     if not arguments.repair_index:
-        msg = "--output names the file of --repair-index, which is not given"
+        msg = "--output names the file of --repair-index, and --repair-index is not given"
         raise UsageError(msg, hint="leave out --output, or add --repair-index")
     target = index_output(arguments, opening.source, opening.format, opening.store)
     return target.path, target.store

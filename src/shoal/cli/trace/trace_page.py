@@ -87,8 +87,8 @@ def trace_page(
         if missing := len(numbers) - len(shown):
             parts.append(paragraph(f"{missing:,} more are not shown; --limit shows more.", kind="soft"))
         body.append(section(f"{name} (requested)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
-    origins = section("Where they come from", facts(_origins(rows))) if rows else ""
-    body.append(origins or section("Samples", paragraph("There are none.")))
+    origins = section("Origin of the samples", facts(_origins(rows))) if rows else ""
+    body.append(origins or section("Samples", paragraph("No samples.")))
     title = "Trace of samples" if "step" not in about else f"Trace of step {about['step']:,}"
     if "shard" in about:
         title = f"Trace of {about['shard']}"

@@ -229,7 +229,7 @@ class TracedRun:
         elif (numbers < self.start + self.first_step * self.partition.global_batch).all():
             note = f"comes before step {self.first_step}"
         elif (numbers >= self.start + self.end_step * self.partition.global_batch).all():
-            note = f"in the remainder of epoch {self.epoch}, which is dropped"
+            note = f"in the dropped remainder of epoch {self.epoch}"
         else:
             note = "comes to another rank"
         row = {"sample": sample, "step": None, "rank": None, "place": None, "position": position}
@@ -261,7 +261,7 @@ class TracedRun:
         return ids[by_position][:limit].tolist(), end - first
 
     def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
-        """Add the bytes of the samples to the rows; ``keys`` adds their keys, which reads the samples."""
+        """Add the bytes of the samples to the rows; ``keys`` also reads the samples for their keys."""
         index, dataset = self.index, self.dataset
         with Progress(total=len(rows), label="reading keys") as progress:
             for row in rows:

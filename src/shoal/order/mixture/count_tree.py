@@ -51,7 +51,7 @@ class _Split:
 
 
 class CountTree:
-    """Counts of sources with integer weights, whose sum is at most 2^40.
+    """Counts of sources with integer weights; the sum of weights is at most 2^40.
 
     The number of a source breaks ties between equal weights, so the number should not depend on the user's listing.
     ``owed`` is the earlier shortage of each source, in samples times `OWED_UNIT`.

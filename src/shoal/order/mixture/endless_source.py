@@ -114,7 +114,7 @@ class RepeatedDataset:
         return ids, chunks
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the canonical node of each sample and the lane of its chunk as one fraction of 2^32."""
+        """Return the canonical node of each sample and the lane of its chunk, combined in a fraction of 2^32."""
         rounds, offsets = np.divmod(numbers, self.num_samples)
         if self._has_one_id and self.num_chunks == 1:  # with several chunks, the lane of a chunk differs by round
             rounds = np.zeros_like(rounds)

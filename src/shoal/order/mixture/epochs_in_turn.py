@@ -34,7 +34,7 @@ class EpochOfSources(Protocol):
 
 
 class EpochChoice(ABC):
-    """A choice that restarts all sources in each epoch, as other libraries do."""
+    """A choice that restarts all sources in each epoch, as in other libraries."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -127,14 +127,14 @@ class OneEpoch:
 
 
 class EpochsInTurn:
-    """The epochs of a mixture as one endless schedule; a position needs the lengths of all epochs before."""
+    """The epochs of a mixture as one endless schedule; a position needs the lengths of all earlier epochs."""
 
     def __init__(self, names: Sequence[str], of_epoch: Callable[[int], OneEpoch]) -> None:
         self.names, self._of_epoch = tuple(names), of_epoch
         self._begins, self._before = [0], [np.zeros(len(self.names), dtype=np.int64)]
 
     def begin(self, epoch: int) -> int:
-        """Return the position where an epoch begins."""
+        """Return the first position of an epoch."""
         while len(self._begins) <= epoch:
             self._add_epoch(len(self._begins) - 1)
         return self._begins[epoch]

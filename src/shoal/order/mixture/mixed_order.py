@@ -197,7 +197,7 @@ class MixedEpoch:
         return np.array(positions, dtype=np.int64)
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first position in ``[start, stop)`` with this sample; -1 if there is none."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
         return next(self.mixed.uses(sample_id, self._begin + start, self._begin + stop), self._begin - 1) - self._begin
 
     def all_positions(self, sample_id: int, most: int) -> NDArray[np.int64]:

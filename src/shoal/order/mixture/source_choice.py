@@ -1,4 +1,4 @@
-"""Choices of the source of each position, between one change of weights and the next.
+"""Choices of the source of each position, between two changes of weights.
 
 Positions are cut into blocks. At the borders of blocks a `CountTree` counts the sources; inside a block, a key permutes
 the sources. Without the permutation, a rank with every eighth position could get all samples of one source (in a
@@ -64,7 +64,7 @@ class _InRuns:
         what = f"{type(self).__name__}(samples)"
         number = as_whole(what, self.samples)
         if not 1 <= number < 1 << 31:
-            raise UsageError(f"{what} is the size of a batch, from 1 to 2**31 - 1; got {number}")
+            raise UsageError(f"{what} must be the size of a batch, from 1 to 2**31 - 1; got {number}")
         object.__setattr__(self, "samples", number)
 
     @property

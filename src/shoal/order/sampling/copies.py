@@ -156,7 +156,7 @@ class OverCopies(Renumbered):
         return positions
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first position in ``[start, stop)`` with this sample; -1 if there is none."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
         numbers, _ = self._turns.numbers(np.array([sample_id]))
         positions = self.numbered.positions(numbers) if len(numbers) else numbers
         inside = positions[(start <= positions) & (positions < stop)]

@@ -19,7 +19,7 @@ from shoal.order.sampling.systematic_draws import class_counts, is_next, weighte
 from shoal.order.seeds import key
 
 VERSION = 1
-"""Number that changes whenever the same arguments give other samples."""
+"""Version number; changes with every change of samples for the same arguments."""
 
 # Limits of samples in an epoch: a turn of a chunk takes 40 bytes, and the arithmetic is exact up to 2**40.
 _MOST_OF_FEW, _MOST_TIMES, _MOST_SAMPLES = 2**32, 16, 2**40
@@ -65,7 +65,7 @@ class Repeats:
         return Repeats(num_samples, num_stored, repeated, math.ceil(most - 1e-9), unvisited)
 
     def __str__(self) -> str:
-        """Return one sentence."""
+        """Return the numbers as a sentence."""
         repeats, misses = self.num_repeated > _NONE, self.num_unvisited > _NONE
         sentence = f"{counted(self.num_samples, 'sample')} an epoch, of {self.num_stored:,}: "
         if not (repeats or misses):

@@ -3,7 +3,7 @@
 A position of this order is a sequence. Documents are in the same order as without packing. A *block* is a fixed range
 of document positions, and the documents of each canonical node in a block are packed separately: so a chunk stays with
 one rank, as without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the sequences
-of a node come in random order, and the nodes take turns. A block ends where documents change (`Changing`).
+of a node come in random order, and the nodes take turns. A block ends at a change of documents (`Changing`).
 
 A padded batch of documents of similar length is a sequence, too (`LengthBatches`). Such batches come in runs, at
 multiples of ``alike`` positions: nodes take turns from the longest batches to the shortest, this list is cut into runs,

@@ -63,7 +63,7 @@ def _check_version(kind: Kind, given: Mapping[Any, Any], *, only_newer: bool = F
     is_newer = isinstance(version, int) and version > ours
     if (type(version) is int and version == ours) or (only_newer and not is_newer):
         return
-    msg = f"the {kind.what} has version {shown(version)}; this shoal reads up to {ours}"
+    msg = f"the {kind.what} has version {shown(version)}; this version of shoal reads up to {ours}"
     if is_newer:
         raise StateError(msg, hint=f"the {kind.what} was made by a newer shoal: upgrade shoal")
     raise StateError(msg, hint=f"the {kind.what} was made before the first release{kind.instead}")

@@ -73,7 +73,7 @@ class Deal:
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """Fields that are equal for the ranks of one run."""
+        """Fields with equal values on all ranks of a run."""
         return self.epoch, self.position, self.global_batch, self.world_size, self.gaps, self.packing
 
     def to_dict(self) -> dict[str, Any]:

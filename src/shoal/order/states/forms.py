@@ -84,7 +84,7 @@ class OneOf:
 
     @property
     def words(self) -> str:
-        """The values as JSON has them."""
+        """The values in JSON."""
         return " or ".join("null" if choice is None else repr(choice).lower() for choice in self.values)
 
     def made(self, value: Any) -> Any:

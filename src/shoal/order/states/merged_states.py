@@ -1,4 +1,4 @@
-"""Merging the states of all ranks into one, if each rank has its own."""
+"""Merging the states of all ranks into one state, if each rank has its own state."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _by_rank(states: list[State]) -> list[State]:
         world_sizes.add(own[0].world_size)
         if of_rank.setdefault(own[0].rank, state) != state:
             msg = f"there are two different states of rank {own[0].rank}"
-            raise StateError(msg, hint="give the states after one step, one for each rank")
+            raise StateError(msg, hint="give one state per rank, all after the same step")
     world_size = max(world_sizes)
     if len(world_sizes) > 1:
         msg = f"these states are of runs on {' and '.join(map(str, sorted(world_sizes)))} ranks"

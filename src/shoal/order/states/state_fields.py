@@ -1,6 +1,6 @@
 """The fields of every state and certificate of shoal, for checks, docs/states.md and fuzzing.
 
-Fields that a newer shoal may add to an order are accepted as any JSON value; comparing orders refuses them.
+Unknown fields of an order, from a newer shoal, may be any JSON value; the comparison of orders refuses unknown fields.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ All chunks are permuted once for all epochs (so that the cache of a machine stay
 are laid out in one line, and the line is cut into C nodes; sizes of nodes differ by at most one. The sample at global
 position ``p`` is the sample at offset ``p // C`` of node ``p % C``.
 
-A cut inside a chunk splits it into *parts*; every other chunk is one part. Parts are numbered along the line, so the
-parts of a node are consecutive.
+A cut inside a chunk splits the chunk into *parts*; an uncut chunk is one part. Parts are numbered along the line, so
+the parts of a node are consecutive.
 
 Memory holds only the chunk and samples of each part (5 bytes per chunk of fewer than 256 samples, else 6 or 8) and one
 running sum per tile of the line: at ten million chunks, touching fresh memory takes most of the time.

@@ -58,7 +58,7 @@ def resolve_window(
     at_least_two
         True to give a window that is too small for two chunks two chunks anyway; these are not held in memory.
     fits_nodes
-        True to reduce the number of canonical nodes to half the chunks of the window, if there are more.
+        True to reduce the number of canonical nodes to at most half the chunks of the window.
     largest_extent_bytes
         Bytes of the largest extent held as a whole; an error suggests a window with room for this extent.
     """

@@ -249,7 +249,7 @@ class Timeline:
         samples: NDArray[np.int64],
         phases: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Count the samples of each chunk that come before ``time``."""
+        """Count the samples of each chunk before ``time``."""
         # rank r comes before time  <=>  life * (r + phase) // m < age  <=>  r + phase < age * m / life, rounded up
         age = np.minimum(np.maximum(time - born, 0), lives << (self._bits - 1))
         reached = -(-2 * age * samples // lives) - 1 - phases

@@ -3,8 +3,8 @@
 =========  =================================================================================================
 release    difference
 =========  =================================================================================================
-to 4.3     epoch ``e`` has a generator of its own, made from the seed and ``e``; all workers use the same one
-4.4, 4.5   each worker of a ``DataLoader`` has a generator of its own
+to 4.3     epoch ``e`` has its own generator, made from the seed and ``e``; all workers use the same generator
+4.4, 4.5   each worker of a ``DataLoader`` has its own generator
 4.6 - 4.8  shards are shuffled by the seed, and then by the epoch alone
 5.0        up to ``max_buffer_input_shards`` parts of the shards are read in turn, row by row; they are made
            before the epoch's shuffle and before nodes and workers get their shares
@@ -141,5 +141,5 @@ def _generator(seed: int) -> np.random.Generator:
 
 
 def _shifted(generator: np.random.Generator, value: int) -> np.random.Generator:
-    """Return the generator of an epoch or a worker, seeded by another generator, which stays unchanged."""
+    """Return the generator of an epoch or a worker, seeded by another generator without changing it."""
     return _generator(int(copy.deepcopy(generator).integers(0, _SEEDS)) - value)

@@ -91,7 +91,7 @@ def arrived(stream: Mapping[str, Any], parts: list[NDArray[np.int64]], shard_sam
         before, inside = int(reader["shard_idx"]), int(reader["shard_example_idx"])
         samples = shard_samples[shards]
         if before > len(shards) or (inside and (before == len(shards) or inside > samples[before])):
-            msg = f"the state is in shard {before} of a list at sample {inside}; here are {samples.tolist()}"
+            msg = f"the state is in shard {before} of a list at sample {inside}; shards here have {samples.tolist()}"
             raise StateError(msg, hint="use the dataset and release of the saved run")
         counted += int(samples[:before].sum()) + inside
     return counted
@@ -120,7 +120,7 @@ def in_batches(samples: int, batch_size: int) -> int:
 
 
 def of_one_process() -> StateError:
-    """Return the error for a state of one of many processes."""
+    """Return the error for the state of a single process of several."""
     msg = "the state is of one process, and does not count the samples of other processes"
     return StateError(msg, hint=f"use the state of a StatefulDataLoader; or {_HINT}")
 

@@ -1,7 +1,7 @@
 """Batches of Streaming with fixed parts of each stream, or with samples of a single stream.
 
 Each stream is shuffled separately, with the same seed, and its rows are read as in `Rows`. Batches come until the first
-stream ends (stratified) or until all streams end (others), without incomplete batches:
+stream ends (stratified) or until all streams end (per_stream, device_per_stream), without incomplete batches:
 
 * *stratified*: global batches with a fixed number of samples of each stream, by its part of the epoch;
 * *per_stream*: global batches of one stream, in random order;

@@ -57,7 +57,7 @@ class Line:
         return Line(np.array(inside, dtype=np.uint64), np.array(numbers[: len(inside) + 1], dtype=np.uint8))
 
     def splits_of(self, points: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Return the number of the split of each point, 255 for none; same shape."""
+        """Return the split number of each point, 255 for points in no split; same shape."""
         splits: NDArray[np.uint8] = self.splits[np.searchsorted(self.edges, points, side="right")]
         return splits
 

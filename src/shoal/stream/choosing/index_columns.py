@@ -1,4 +1,4 @@
-"""Columns of an index by name: their values, the names that numbers stand for, and the choice of samples by them."""
+"""Columns of an index by name: their values, the names that numbers stand for, and the choice of samples by columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_WORDS = 10  # texts of a column that an error lists
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
-    """Return a column, shape (num_samples,); `UsageError` if there is none.
+    """Return a column, shape (num_samples,); `UsageError` if the column does not exist.
 
     A folder of classes has `cls`, the number of the directory of each file; files of tokens have `num_tokens`.
     """
@@ -61,9 +61,9 @@ def with_class_column(index: Index) -> Index:
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:
-    """Return a key for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only. `UsageError` if none.
+    """Return a key for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only. `UsageError` if unknown.
 
-    Bytes and columns of a float dtype are numbers (float64); all others are labels.
+    Bytes and columns of a float dtype are numbers (float64); all other columns are labels.
     """
     if as_text("the name of a column", name) == "shard":
         values: NDArray[Any] = np.repeat(
@@ -71,7 +71,7 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
         )
     elif name in ("bytes", _SAMPLE_BYTES):
         if index.sample_bytes is None:
-            msg = f"{name!r} is the size of each sample, which this index does not have"
+            msg = f"{name!r} is the size of each sample, and this index has no sizes"
             raise UsageError(msg, hint="`shoal index` keeps sizes for up to 10**8 samples")
         values = index.sample_bytes.astype(np.float64)
     else:
@@ -93,13 +93,13 @@ def lengths_of_column(index: Index, name: str) -> NDArray[Any]:
 
 
 def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the sorted texts that the numbers of a column stand for; None if it is not a column of texts."""
+    """Return the sorted texts behind the numbers of a column; None if the column has no texts."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     return texts.get(name)
 
 
 def words_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the texts or class names that the numbers of a column stand for; None if there are none."""
+    """Return the texts or class names behind the numbers of a column; None for a column without names."""
     if (texts := texts_of_column(index, name)) is not None:
         return texts
     classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
@@ -154,7 +154,7 @@ def _folder_classes(index: Index) -> Sequence[str] | None:
 
 
 def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
+    """Return a mask of the samples with the requested values in all columns, shape (num_samples,)."""
     mask = np.ones(index.num_samples, dtype=bool)
     for name, wanted in columns.items():
         if callable(wanted):
@@ -165,7 +165,7 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
 
 
 def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
-    """Return the wanted values of a column as the column stores them: texts and class names as numbers."""
+    """Return the requested values of a column as stored: texts and class names as numbers."""
     # numpy would treat a set as a single value.
     several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
     values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))

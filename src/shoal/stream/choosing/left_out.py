@@ -45,7 +45,7 @@ def _ranges_of(positions: Any) -> list[tuple[int, int]]:
 def _ranges_of_steps(stream: Stream, steps: Any, epoch: int) -> list[tuple[int, int]]:
     """Return the positions of the global batches of these steps; steps do not count earlier gaps."""
     if stream.spec.batching is None:
-        msg = "without(steps=) counts batches, and this dataset has none yet"
+        msg = "without(steps=) counts batches, and this dataset has no batches yet"
         raise UsageError(msg, hint="call it after batch(), or give positions=")
     stream.batcher.refuse_steps("without(steps=)")
     numbers = np.unique([count_of(step, "without(steps=)") for step in (steps if np.iterable(steps) else [steps])])

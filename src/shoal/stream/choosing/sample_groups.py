@@ -189,7 +189,7 @@ def _shard_names(index: Index) -> list[str]:
 
 
 def _given(values: Any, num_samples: int) -> NDArray[Any] | Sequence[str]:
-    """Convert the values of ``by``, one for each sample by id, to an array of numbers or a list of texts."""
+    """Convert ``by``, a value for each sample by id, to an array of numbers or a list of texts."""
     listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype.kind in "UO" else values
     if isinstance(listed, Collection) and len(listed) == num_samples and all(isinstance(v, str) for v in listed):
         return list(listed)

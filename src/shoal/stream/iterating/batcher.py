@@ -108,7 +108,7 @@ class Received(Protocol):
 
 
 class WholeBatches:
-    """Batches as workers made them."""
+    """Whole batches from workers."""
 
     def __init__(self, position: Position) -> None:
         self._position = position

@@ -99,7 +99,7 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
 
 
 def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tuple[list[Any], list[bool]]:
-    """Return the kept samples of a batch, and marks of repeats; if none is kept, a repeat from before the batch."""
+    """Return the kept samples of a batch, and marks of repeats; without kept samples, an earlier sample as a repeat."""
     pairs, source = [], nearest.source
     for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
         if sample is DROPPED or sample is SKIPPED:

@@ -1,4 +1,4 @@
-"""Single samples of a rank, if there are no batches."""
+"""Single samples of a rank, for datasets without batches."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares, planned, span_of, to_read_of, unplanned
 
-_LEAST_EXTENTS = 3  # one in use and two read ahead
+_LEAST_EXTENTS = 3  # one extent in use and two extents read ahead
 _NO_STEPS = range(0)
 _NO_IDS = np.zeros(0, dtype=np.int64)
 _NO_SHARE = Share(_NO_IDS, _NO_IDS, _NO_IDS, np.zeros(0, dtype=bool), np.array([0, 0]))

@@ -70,8 +70,8 @@ def mix(
     choice
         "even" (counts off by about one every 64 positions), "random" (as if drawn for each sample), or
         `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. `shoal.mixing.Interleave`, `Concatenate`,
-        `RandomMix` and `RoundRobin` mix as another library does, and take only ``seed`` beside: sources restart in
-        every epoch, and epochs may differ in length.
+        `RandomMix` and `RoundRobin` mix as another library does, and can only be combined with ``seed``: sources
+        restart in every epoch, and epochs may differ in length.
     unit, length
         "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
         holds the tokens of each sample.
@@ -127,7 +127,7 @@ def mix(
         request: MixRequest = epochs_request(requests, choice, seed)
         return MixedDataset(replace(mixed, request=request))
     if len(given) > 1 and given != ["weights", "epoch_size"]:
-        msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(f'{name}=' for name in given)}"
+        msg = f"mix() takes weights=, repeat= or choose=; got {', '.join(f'{name}=' for name in given)}"
         raise UsageError(msg, hint="repeat= and choose= set the length of an epoch")
     if column is not None and (repeat is not None or choose is not None):
         msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
@@ -146,7 +146,7 @@ def mix(
         length=column,
         max_repeats=_most(max_repeats, requests),
     )
-    _log_shares(request, request.epoch_samples)  # an impossible mixture is refused here, not when iterating
+    _log_shares(request, request.epoch_samples)  # raises an error for an impossible mixture here, not during iteration
     return MixedDataset(replace(mixed, request=request))
 
 

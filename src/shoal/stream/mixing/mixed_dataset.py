@@ -22,7 +22,7 @@ from shoal.stream.mixing.mean_lengths import positions_of_tokens
 from shoal.stream.mixing.source_parts import checked_sources, rows_of, source_request, warn_of_twins, with_sources
 from shoal.stream.verbs.dataset_requests import count_of
 
-_FAR = 1 << 17  # positions whose sources are looked up apart
+_FAR = 1 << 17  # positions further apart are looked up separately
 
 
 class MixedDataset(Dataset):
@@ -66,7 +66,7 @@ class MixedDataset(Dataset):
         return sources[back].reshape(numbers.shape)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return, by name, the position after the first round of each source; None if there is no such position."""
+        """Return, by name, the position after the first round of each source; None if the round never ends."""
         return self._request.exhausted_at()
 
     def weights_at(self, position: int) -> dict[str, float]:
@@ -147,7 +147,7 @@ class MixedDataset(Dataset):
         if not as_flag("reweight(in_steps=)", in_steps):
             return at, ramp
         if self.stream.spec.batching is None:
-            msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
+            msg = "reweight(in_steps=True) counts batches, and this dataset has no batches yet"
             raise UsageError(msg, hint="call it after batch(), or give at= in positions")
         self.stream.batcher.refuse_steps("reweight(in_steps=True)")
         global_batch = self.stream.partition.global_batch

@@ -43,7 +43,7 @@ def is_mixture_file(source: object) -> bool:
 
 @dataclass(frozen=True)
 class MixtureOpener:
-    """Opens mixture files, and files named in them.
+    """Opens mixture files, and the files they name.
 
     ``open_shards`` is `shoal.open` for other files. ``split`` and ``storage_options`` are defaults for the sources.
     ``files`` are the enclosing mixture files.

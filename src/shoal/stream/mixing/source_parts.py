@@ -84,7 +84,7 @@ def _moved(stage: Stage, first: int) -> Stage:
 
 
 def _name(name: object) -> str:
-    is_text = isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)  # UTF-8 has none
+    is_text = isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)  # not in UTF-8
     if not isinstance(name, str) or not is_text or not name or "/" in name:
         msg = f"a source is named by a text without '/'; got {name!r}"
         raise UsageError(msg, hint="'/' separates the names of nested mixtures")
@@ -94,7 +94,7 @@ def _name(name: object) -> str:
 def _spec(name: str, source: Any) -> DatasetSpec:
     if not isinstance(source, Dataset):
         msg = f"the source {name!r} must be a dataset; got {type(source).__name__}"
-        raise UsageError(msg, hint="shoal.open(...) makes one")
+        raise UsageError(msg, hint="shoal.open(...) returns a dataset")
     spec = source.stream.spec
     of_the_whole = {
         "batch()": spec.batching is not None,

@@ -32,7 +32,7 @@ def streams_mixture(node: Marked) -> MixtureEntry:
     by_weight = "proportion" in kinds
     for each, kind in zip(nodes, kinds, strict=True):
         if by_weight and kind != "proportion":
-            msg = "a stream has no proportion, and other streams have one"
+            msg = "this stream has no proportion, and other streams have a proportion"
             raise each.error(msg, "all streams have a proportion, or none has")
     seed = keys["shuffle_seed"].whole("shuffle_seed") if "shuffle_seed" in keys else 0
     epoch_size = keys["epoch_size"].whole("epoch_size") if "epoch_size" in keys else None

@@ -57,7 +57,7 @@ def mixture_quality(
 
 
 def warning_about_mixture(resolved: ResolvedMixture, global_batch: int) -> str:
-    """Return the first warning about a source; empty if there is none."""
+    """Return the first warning about a source; empty without a warning."""
     names = [name for name, _ in resolved.request.leaves()]
     for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
         own = max(1, min(round(global_batch * weight), part.num_ordered))

@@ -1,4 +1,4 @@
-"""Shuffle quality of a dataset, predicted if there is a formula, else measured; and warnings before a bad run."""
+"""Shuffle quality of a dataset, predicted by formulas or measured; and warnings before a bad run."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | 
 
 
 def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | None = None) -> str:
-    """Return the warning for this order and batch size; empty if there is none.
+    """Return the warning for this order and batch size; empty without a warning.
 
     For a ``source`` of a mixture, ``global_batch`` is the source's part of a batch; the warning has no window size.
     """

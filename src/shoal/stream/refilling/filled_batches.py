@@ -1,7 +1,7 @@
 """Batches filled with the kept samples of a rank's share, for ``filter(refill=True)``.
 
-The share comes in parts: the kept samples of each global batch. Worker processes make parts, and the process that
-receives them cuts the batches; so batches do not depend on the number of workers.
+The share comes in parts: the kept samples of each global batch. Worker processes make parts, and the receiving process
+cuts the batches; so batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class FilledBatches(Batcher):
     unknown = KEPT
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
-        """Return the partition whose ranks fill batches."""
+        """Return the partition for ranks that fill batches."""
         return replace(super().partition(batching, world_size), refills=batching is not None)
 
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:
         """Raise `UsageError` if ranks may end an epoch or a pass at different steps without permission."""
         if batching is None:
-            msg = f"{self.verb} fills batches, and this dataset has none"
+            msg = f"{self.verb} fills batches, and this dataset has no batches"
             raise UsageError(msg, hint=f"call batch() after {self.verb}")
         if batching.num_steps is None and world_size > 1:
             msg = f"{self.verb} fills batches, so {world_size} ranks would yield different numbers of batches, and a "
@@ -112,7 +112,7 @@ class FilledBatches(Batcher):
         context: Callable[[], BatchContext],
         finish: Callable[[Any], Any] | None,
     ) -> Received:
-        """Return the receiver of parts, which cuts them into batches."""
+        """Return the receiver that cuts parts into batches."""
         return _CutHere(self.filler(context()), finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class BatchFiller:
         return self.num_ready >= self._size
 
     def batch(self, *, is_last: bool = False) -> Any:
-        """Return the next full batch, or the last batch of the share, which ``remainder="pad"`` fills with repeats."""
+        """Return the next full batch, or the last batch of the share, padded with repeats for ``remainder="pad"``."""
         samples, counts, hashes, _ = self._waiting
         position, num_samples = self._position, len(samples) if is_last else self._size
         count = position.num_steps if is_last else counts[num_samples - 1]  # up to the end of the batch

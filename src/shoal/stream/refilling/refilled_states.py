@@ -107,5 +107,5 @@ def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> No
                 msg += f"it was saved with {name}={theirs}; this is {name}={ours}"
                 raise StateError(msg, hint=merge)
         if deal.gaps != gaps.of_epoch(deal.epoch):
-            msg = "the state of one rank that fills its batches cannot be loaded where without() leaves out more"
+            msg = "the state of one rank that fills its batches cannot be loaded if without() leaves out more positions"
             raise StateError(msg, hint=merge)

@@ -1,8 +1,8 @@
 """Sequences packed from the documents of a rank as they come, if the index has no lengths.
 
 Documents are packed in groups: the next ``block`` documents that a rank has read and kept, up to the next change of
-weights. A group begins where the last group ends, so a rank that resumes there packs the same groups, and yields the
-rest of the open group.
+weights. A group begins where the last group ends, so a rank that resumes at the start of a group packs the same groups,
+and yields the rest of the open group.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PackedAsTheyCome(FilledBatches):
         return group + "its sequences are delivered"
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
-        """Return the partition whose ranks pack documents."""
+        """Return the partition for ranks that pack documents."""
         packing = None if batching is None else self.packing.to_dict()
         return replace(super().partition(batching, world_size), packing=packing)
 
@@ -77,7 +77,7 @@ class Document(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Packed documents, their sequences in the order of yielding, and the counts after them.
+    """Packed documents, their sequences in the order of yielding, and the counts after each sequence.
 
     ``end`` counts the samples of the share up to and including the last document; ``proof`` sums up all documents.
     """
@@ -90,7 +90,7 @@ class _Group(NamedTuple):
 
 
 class SequenceFiller(BatchFiller):
-    """Pack parts, which hold the tokens of documents, into batches of sequences."""
+    """Pack the documents in parts into batches of sequences."""
 
     def __init__(self, source: BatchContext, packing: Packing, fields: SequenceFields) -> None:
         super().__init__(source)
@@ -137,7 +137,7 @@ class SequenceFiller(BatchFiller):
         has_none = not (position.start or position.num_yielded or self._groups or self._source.resolved.deals)
         if has_none and position.num_steps:
             msg = f"the {position.num_steps:,} documents of rank {position.rank} in epoch {position.epoch} "
-            msg += "fill no sequence: they have no tokens, or too many, or a filter drops them"
+            msg += "fill no sequence: the documents have no tokens or too many tokens, or a filter drops the documents"
             raise UsageError(msg, hint="try the stages on ds[0]")
         super().end()
         position.num_sequences = 0
@@ -162,7 +162,7 @@ class SequenceFiller(BatchFiller):
             self._groups.append(_Group(documents, block, numbers.tolist(), self._packed_up_to, proof))
 
     def batch(self, *, is_last: bool = False) -> Any:
-        """Return the next full batch, or the last batch of the share, which ``remainder="pad"`` fills with repeats."""
+        """Return the next full batch, or the last batch of the share, padded with repeats for ``remainder="pad"``."""
         num_sequences = self.num_ready if is_last else self._size
         repeated = self._repeated(num_sequences)
         taken, packed = (

@@ -63,7 +63,7 @@ class SequenceShares:
         self._waiting: deque[tuple[Share, Pieces]] = deque()
 
     def of_documents(self, shares: Shares) -> Shares:
-        """Yield the documents of each share of sequences, one for each piece."""
+        """Yield the documents of each share of sequences, a document per piece."""
         for share, steps in shares:
             rows = np.unique(share.ids)  # a repeat may come before its original
             pieces = self._order.pieces(rows).chosen(np.searchsorted(rows, share.ids))
@@ -73,7 +73,7 @@ class SequenceShares:
             yield Share(pieces.ids, pieces.positions, pieces.chunks, repeated, first), steps
 
     def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-        """Yield batch after batch of sequences, or sequence after sequence if there are no batches."""
+        """Yield batch after batch of sequences, or sequence after sequence without batches."""
         position, deliver, batched = source.position, source.deliverer, source.pipeline.partition.batched
         for span in spans:
             share, pieces = self._waiting.popleft()

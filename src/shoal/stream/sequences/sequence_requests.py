@@ -193,7 +193,7 @@ def _fields_of(fields: SequenceFields, source: Source, stages: Sequence[Stage]) 
 
 
 def _first_of_sources(opened: OpenedDataset) -> tuple[int, ...]:
-    """Return the first sample id of each source; the datasets of a nested mixture follow one another."""
+    """Return the first sample id of each source; the datasets of a nested mixture are consecutive."""
     sizes = [part.index.num_samples for part in opened.parts]
     first: dict[str, int] = {}
     for name, start in zip(opened.indexes, itertools.accumulate(sizes, initial=0), strict=False):

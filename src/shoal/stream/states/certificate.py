@@ -1,4 +1,4 @@
-"""Certificates: the samples that a run delivered, in a few numbers to compare with other runs and with the index."""
+"""Certificates: a summary of the delivered samples of a run, for comparison with other runs and with the index."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class _Noted:
 
 
 class DeliverySums:
-    """Record of the samples that one iterator has delivered, by its position."""
+    """Record of the samples delivered by an iterator, up to its position."""
 
     def __init__(self, hashes: RecordHashes, epoch: int) -> None:
         self._hashes, self._epoch = hashes, epoch

@@ -60,7 +60,7 @@ class Position:
 
     @property
     def num_yielded(self) -> int:
-        """Number of yielded global batches, or of passed positions if there are no batches."""
+        """Number of yielded global batches, or of passed positions without batches."""
         return self.num_made - length_hint(self.queue)
 
     @num_yielded.setter

@@ -142,7 +142,7 @@ class Batching:
             msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other rank"
             raise UsageError(msg, hint="the number of ranks on a machine")
         batching = Batching(number, size is None, remainder, ranks, _num_steps(steps))
-        batching.partition(1)  # an unknown remainder is refused here, not when iterating
+        batching.partition(1)  # raises an error for an unknown remainder here, not during iteration
         return batching
 
     def partition(self, world_size: int) -> Partition:

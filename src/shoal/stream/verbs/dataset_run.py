@@ -65,7 +65,7 @@ class DatasetRun:
             stream.resolved = stream.resolved.with_deals(())  # a restarted epoch is whole
         if epoch != cursor.epoch:
             if cursor.loaded_epoch is not None:
-                text = "set_epoch(%d) leaves position %d of epoch %d, which a state had loaded"
+                text = "set_epoch(%d) leaves the loaded position %d of epoch %d"
                 _log.warning(text, epoch, cursor.start.number, cursor.epoch)
             cursor.begin_epoch(epoch)
         cursor.name_epoch()

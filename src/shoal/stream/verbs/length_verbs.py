@@ -212,5 +212,5 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
         if spec.num_samples > FOREVER // 2:
             msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
             raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
-    sequences.batcher(spec.source, spec.stages)  # an impossible field is refused here, not when iterating
+    sequences.batcher(spec.source, spec.stages)  # raises an error for an impossible field here, not during iteration
     return replace(spec, rows=sequences)

@@ -1,4 +1,4 @@
-"""Methods of a dataset that process its samples one by one: each adds a stage."""
+"""Methods of a dataset that add a stage for single samples."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class StageVerbs(LengthVerbs):
         return self._then(Rename.of(names), "rename()")
 
     def columns(self, *names: str) -> Self:
-        """Keep only these fields; called first, columnar formats (Parquet, Arrow, MDS) decode no other fields.
+        """Keep only these fields. If `columns` is the first stage, Parquet, Arrow and MDS decode only these fields.
 
         A path (``document.body``) keeps a value from inside a field, under the path as its name.
         """
@@ -139,7 +139,7 @@ class StageVerbs(LengthVerbs):
         return self._then(WithIds(), "with_ids()")
 
     def format(self, name: str) -> Self:
-        """Convert batches, or samples if there are no batches, to another form; call it anywhere in the chain.
+        """Convert batches (or, without batches, samples) to another form; call `format` anywhere in the chain.
 
         Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
         gives plain Python values; "numpy" gives arrays, also of dates and times, and lists for values without a common

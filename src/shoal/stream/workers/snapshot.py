@@ -81,7 +81,7 @@ class _Parts(pickle.Pickler):
         return None
 
     def reducer_override(self, thing: Any) -> Any:
-        """Return the parts of an object; its address if it has none."""
+        """Return the parts of an object, or its address for an object without parts."""
         if isinstance(thing, FunctionType):
             return self._same(thing, (thing.__defaults__, thing.__kwdefaults__, thing.__closure__, thing.__dict__))
         if isinstance(thing, CellType):

@@ -1,4 +1,4 @@
-"""Batches made one by one, by step, in a worker process: the tasks sent to it, the results, and a shared cache.
+"""Batches made one by one, by step, in a worker process: tasks, results, and a shared cache.
 
 A task names epoch, start and step, so a worker does not know the position of the run: the same worker serves any number
 of epochs and resumed positions, and a new worker begins anywhere.
@@ -245,7 +245,7 @@ def pack(work: WorkerSpec) -> bytes:
 def unpack(data: bytes) -> WorkerSpec:
     """Return the packed work; `IndexFileError` if the index file now holds another index."""
     unpickler = pickle.Unpickler(io.BytesIO(data))  # noqa: S301  # of a process of this run
-    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # one object for all references to it
+    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # all references share one object
     work: WorkerSpec = unpickler.load()
     return work
 
@@ -266,7 +266,7 @@ def _path_of(opened: Opened) -> str:
         return ""
     try:
         same = load_index(path, store=LocalStore(), trusted=True)
-    except ShoalError:  # gone, or changed: then the index is pickled
+    except ShoalError:  # a missing or changed file: the index is pickled
         return ""
     # The index of a selection of its shards has another fingerprint.
     return path if same.fingerprint == index.fingerprint else ""
