@@ -135,7 +135,7 @@ def test_the_call_of_a_plan_has_units_and_means_the_same(calls: Calls, size: str
 def test_the_textbook_question_is_answered(calls: Calls) -> None:
     words = ["plan", "--num-samples", "2e9", "--sample-bytes", "8KB", "--connection-bandwidth", "1GB"]
     text = calls.text(*words, "--latency", 0.02, "--memory", "64GB")
-    assert "at least 1.98 GB each for 1 % overhead, 8,081 of them" in text
+    assert "at least 1.98 GB each for 1 % overhead, 8,081 shards" in text
     assert "holds 8,000,000 samples, 0.400% of all" in text
     assert 'ds.shuffle(window="' in text
 

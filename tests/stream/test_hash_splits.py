@@ -434,7 +434,7 @@ def test_a_number_without_a_text_is_a_group_of_its_own() -> None:
         (lambda ds: ds.split({}), "a fraction for each split by name", '"train"'),
         (lambda ds: ds.split([0.5, 0.5]), "a fraction for each split by name", '"train"'),
         (lambda ds: ds.split({1: 0.5}), "a fraction for each split by name", '"train"'),
-        (lambda ds: ds.split({"a": 0.9, "b": 0.2}), "make 1.1, more than 1", ""),
+        (lambda ds: ds.split({"a": 0.9, "b": 0.2}), "sum to 1.1, more than 1", ""),
         *[
             (lambda ds, value=value: ds.split({"a": 0.5, "b": value}), "'b' must have a fraction above 0", "")
             for value in (0, -0.1, 1.5, math.nan, math.inf, "0.5", None, True)

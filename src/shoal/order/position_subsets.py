@@ -227,7 +227,7 @@ class ChosenPositions(_SomePositions):
 
     @property
     def changes(self) -> list[int]:
-        """Chosen positions at which the order changes; see `Changing`."""
+        """Positions of the changes of the order, counted in chosen positions; see `Changing`."""
         if not isinstance(self.untouched, Changing):
             return []
         numbers = [number_in(self._runs, position) for position in self.untouched.changes]

@@ -226,7 +226,7 @@ class OwnLength(Protocol):
 
 
 class Adopted(NamedTuple):
-    """The order, seed, epoch and position at which another library's run continues."""
+    """The order, seed, epoch and position to continue another library's run."""
 
     order: Order
     seed: int

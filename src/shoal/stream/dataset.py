@@ -296,7 +296,7 @@ class Dataset(StageVerbs):
 
     @property
     def resolved(self) -> ResolvedOrder:
-        """The order resolved to integers; printed, it is a call that reproduces the order even if defaults change."""
+        """The order resolved to integers; str() gives a call that reproduces the order even if defaults change."""
         return cast("ResolvedOrder", self.stream.resolved)  # a `MixedDataset` has a `ResolvedMixture`
 
     @property

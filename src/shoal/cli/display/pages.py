@@ -50,7 +50,7 @@ def check_picture(path: Path | None) -> None:
     if path.suffix.lower() not in PICTURES:
         raise UsageError(f"{path}: pictures are {', '.join(PICTURES)}", hint=f"--picture {path.with_suffix('.png')}")
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{path}: the picture cannot be written there", hint="--picture FILE writes it elsewhere")
+        raise UsageError(f"{path}: the picture cannot be written in its directory", hint="--picture FILE")
 
 
 def write_picture(path: Path, drawing: Drawing) -> None:

@@ -25,7 +25,7 @@ from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, parent, scheme_of
 
 _READ_ONLY = ("http", "https")
-_HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it there"
+_HINT = "--output FILE writes the index elsewhere; shoal.open(..., index=FILE) reads the file"
 
 
 @dataclass(frozen=True, slots=True)

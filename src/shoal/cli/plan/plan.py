@@ -220,7 +220,7 @@ def _lead(record: dict[str, Any], cluster: Cluster) -> str:
 def _notes(plan: Planned) -> list[str]:
     reads = plan.reads
     if plan.is_exact:
-        first = "The reads of the whole epoch were simulated: requests and bytes equal those of a run within 5 %."
+        first = "The simulation covered the whole epoch: requests and bytes are within 5 % of a run."
     else:
         first = "A representative part of the epoch was simulated: requests and bytes are right "
         first += _give_or_take(reads.error)

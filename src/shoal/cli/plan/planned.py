@@ -174,7 +174,7 @@ class Planned:
         return np.array([self._memory_at(held, computes_ids=computes_ids).total for held, computes_ids in parts])
 
     def _positions_of_computing(self) -> NDArray[np.int64]:
-        """Return the positions at which the order computes ids; reads are planned one span ahead."""
+        """Return the positions where the order computes ids; reads are planned one span ahead."""
         span = span_of(self.data.order, self.cluster)
         positions = np.array(self.data.order.span_starts(self.data.num_samples), dtype=np.int64)
         return np.maximum(0, positions // span - 1) * span

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser, planned="this machine lists the inputs (with --workers) and writes the index")
     group = parser.add_argument_group("cleaning")
     group.add_argument("--clean", metavar="DST", help="only remove the shards and records of an unfinished job")
-    text = "seconds without records after which a job is dead (default: 86400, a day)"
+    text = "seconds without records until a job counts as dead (default: 86400, a day)"
     group.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE_SECONDS, help=text)
     add_store_arguments(parser)
     add_json_argument(parser)

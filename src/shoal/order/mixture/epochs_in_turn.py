@@ -88,7 +88,7 @@ class Schedule(CountedSources, Protocol):
 
     @property
     def borders(self) -> Sequence[int]:
-        """Positions at which weights change, ascending."""
+        """Positions of the changes of weights, ascending."""
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if the sample never comes."""

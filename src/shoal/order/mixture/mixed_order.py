@@ -173,7 +173,7 @@ class MixedEpoch:
 
     @property
     def changes(self) -> list[int]:
-        """Positions of the epoch at which weights change; see `Changing`."""
+        """Positions of the changes of weights in the epoch; see `Changing`."""
         begin, end = self._begin, self._begin + self.num_samples
         return [border - begin for border in self.mixed.schedule.borders if begin < border < end]
 

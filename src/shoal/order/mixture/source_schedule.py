@@ -19,7 +19,7 @@ from shoal.order.seeds import check_seed, key
 
 _RAMP_STEPS = 256
 _MOST_MOVED = Fraction(3, 100)
-"""Share of positions with another source at which a step of a ramp counts as a change."""
+"""A step of a ramp moves about this share of positions to another source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ MAX_SEQUENCES = 1 << 62
 class Pieces(NamedTuple):
     """The pieces of documents in some sequences; sequence ``i`` has the pieces ``[first[i], first[i + 1])``.
 
-    Piece ``j`` holds tokens ``[starts[j], stops[j])`` of document ``ids[j]``; positions and chunks are those of the
+    Piece ``j`` holds tokens ``[starts[j], stops[j])`` of document ``ids[j]``; positions and chunks belong to the
     document in the order of documents. All arrays but ``first`` have shape (num_pieces,).
     """
 

@@ -202,7 +202,7 @@ class Timeline:
         return done
 
     def _slab_time(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the time at which slab ``slabs[i]`` of node ``rows[i]`` begins."""
+        """Return the start time of slab ``slabs[i]`` of node ``rows[i]``."""
         first = self._first_block[rows]
         slab = self._first_slab[first] + slabs
         block = np.searchsorted(self._first_slab[:-1], slab, side="right") - 1

@@ -6,8 +6,8 @@ release    difference
 to 4.3     epoch ``e`` has its own generator, made from the seed and ``e``; all workers use the same generator
 4.4, 4.5   each worker of a ``DataLoader`` has its own generator
 4.6 - 4.8  shards are shuffled by the seed, and then by the epoch alone
-5.0        up to ``max_buffer_input_shards`` parts of the shards are read in turn, row by row; they are made
-           before the epoch's shuffle and before nodes and workers get their shares
+5.0        up to ``max_buffer_input_shards`` parts of the shards are read in turn, row by row; the parts are
+           made before the epoch's shuffle and before nodes and workers get their shares
 from 5.1   the parts are made of the worker's own shards, and the buffer is shuffled in blocks
 =========  =================================================================================================
 """

@@ -120,7 +120,7 @@ class WebDatasetDetshuffle(WebDatasetShuffle):
     """WebDataset's ``detshuffle``: as `WebDatasetShuffle`, with ``seed + epoch`` in each epoch.
 
     Equals ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
-    seed=seed))``. The parameters are those of `WebDatasetShuffle`.
+    seed=seed))``. `WebDatasetShuffle` describes the parameters.
 
     >>> order = WebDatasetDetshuffle(bufsize=4)
     >>> [order.bind([3, 3, 3], seed=1, epoch=epoch).ids(0, 4).tolist() for epoch in (0, 1)]

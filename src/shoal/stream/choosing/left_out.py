@@ -46,7 +46,7 @@ def _ranges_of_steps(stream: Stream, steps: Any, epoch: int) -> list[tuple[int, 
     """Return the positions of the global batches of these steps; steps do not count earlier gaps."""
     if stream.spec.batching is None:
         msg = "without(steps=) counts batches, and this dataset has no batches yet"
-        raise UsageError(msg, hint="call it after batch(), or give positions=")
+        raise UsageError(msg, hint="call without() after batch(), or give positions=")
     stream.batcher.refuse_steps("without(steps=)")
     numbers = np.unique([count_of(step, "without(steps=)") for step in (steps if np.iterable(steps) else [steps])])
     partition, resolved = stream.partition, stream.resolved

@@ -133,7 +133,7 @@ def mix(
         msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
         raise UsageError(msg, hint='leave unit="tokens" out, or give weights=')
     if ends is not None and given[-1:] not in ([], ["weights"]):
-        raise UsageError(f"mix(): ends= says where an epoch ends, and so does {given[-1]}=", hint="give one of them")
+        raise UsageError(f"mix(): ends= and {given[-1]}= both say where an epoch ends", hint="give one argument")
     shares, total = _shares(requests, weights, repeat, choose)
     request = MixRequest(
         sources=requests,

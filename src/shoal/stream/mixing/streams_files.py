@@ -38,7 +38,7 @@ def streams_mixture(node: Marked) -> MixtureEntry:
     epoch_size = keys["epoch_size"].whole("epoch_size") if "epoch_size" in keys else None
     by_size = epoch_size is not None and not any(kinds)
     if epoch_size is not None and any(kinds) and not by_weight:
-        msg = "repeat and choose set the length of an epoch, and so does epoch_size"
+        msg = "repeat, choose and epoch_size all set the length of an epoch"
         raise keys["epoch_size"].error(msg, "leave out epoch_size")
     sources = {
         name: SourceEntry(each, path=path, share=None if by_size else _share(each, kind))
