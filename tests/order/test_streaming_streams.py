@@ -98,7 +98,7 @@ def test_batches_have_the_streams_that_their_method_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"streams": [{"shards": 2}]}, r"have the shards \[0, 2\); the dataset has 5 shards.*first_shard="),
+        ({"streams": [{"shards": 2}]}, r"have the shards \[0, 2\); each of the 5 shards.*first_shard="),
         ({"streams": []}, "a list with a mapping for each stream"),
         ({"streams": [{"shards": 2, "choose": 3, "repeat": 2}]}, "at most one of proportion, repeat, choose"),
         (
