@@ -68,7 +68,7 @@ class TracedSamples:
                     text = preview(str(name), value, columns=_LINE_LETTERS)
                     output.say(f"  {printable(str(name))}  {size_of(value)}  {text}".rstrip())
         if missing:
-            output.say(f"\n{missing:,} more are not shown; --limit {len(rows)} shows all")
+            output.say(f"\n{missing:,} more samples are not shown; --limit {len(rows)} shows all")
 
 
 def trace_page(
@@ -85,7 +85,7 @@ def trace_page(
         name = "Not delivered" if step is None else f"Step {step:,}"
         parts = [cards(shown)]
         if missing := len(numbers) - len(shown):
-            parts.append(paragraph(f"{missing:,} more are not shown; --limit shows more.", kind="soft"))
+            parts.append(paragraph(f"{missing:,} more samples are not shown; --limit shows more.", kind="soft"))
         body.append(section(f"{name} (requested)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
     origins = section("Origin of the samples", facts(_origins(rows))) if rows else ""
     body.append(origins or section("Samples", paragraph("No samples.")))
