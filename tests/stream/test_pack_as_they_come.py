@@ -197,7 +197,9 @@ def test_with_or_without_separators_nothing_is_missed_behind_a_state_of_the_othe
 
 
 def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:
-    with pytest.raises(UsageError, match=r"pack_sequences\(lengths=None\) fills batches, and this dataset has none"):
+    with pytest.raises(
+        UsageError, match=r"pack_sequences\(lengths=None\) fills batches, and this dataset has no batches"
+    ):
         next(iter(documents.pack_sequences(8, lengths=None)))
     with pytest.raises(TypeError, match="number of sequences documents fill"):
         len(streamed(documents))

@@ -64,7 +64,10 @@ def _last_before(last: NDArray[Any], places: NDArray[np.int64], steps: NDArray[n
 
 
 def _put_away(moved: NDArray[Any], at_own: NDArray[np.int64], start: int) -> None:
-    """Fill in the items moved away by the steps from ``start`` on; ``at_own`` has the steps that moved them there."""
+    """Fill in the items moved away by the steps from ``start`` on.
+
+    ``at_own`` has the step that filled the place of each step, or -1.
+    """
     steps = np.arange(start, start + len(at_own))
     items = moved[start : start + len(at_own)]
     items[:] = np.where((at_own < 0) | (at_own >= start), steps, moved[np.minimum(at_own, start - 1)] if start else 0)

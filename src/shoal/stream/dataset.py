@@ -357,7 +357,7 @@ class Dataset(StageVerbs):
         if batch is None and stream.spec.batching is not None:
             batch = stream.partition.global_batch
         elif batch is None:
-            # An estimate may be too high: a third of it is safer than half.
+            # An estimate may be too high: a third of the estimate is safer than half.
             most = stream.resolved.num_samples // 2 if stream.resolved.knows_end(0) else stream.num_samples(0) // 3
             batch = max(1, min(256, most))
         return predicted(stream.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)

@@ -259,7 +259,7 @@ def _show(record: dict[str, Any], damages: list[Damage]) -> None:
 
 
 def _line(damage: Damage) -> str:
-    """Return a damage as a line of text."""
+    """Return damage as a line of text."""
     where = printable(damage.shard) or "the index"
     if damage.first_byte is not None:
         where += f", byte {damage.first_byte}"

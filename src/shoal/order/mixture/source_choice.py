@@ -107,9 +107,9 @@ CHOICES: dict[str, Any] = {choice.name: choice for choice in (Even, Random, PerB
 class ConstantStage:
     """The sources of positions from ``start`` on, while weights stay the same.
 
-    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (the excess of weights over counts until there, in
-    samples times `OWED_UNIT`) are in the order of the sources. If there is an ``epoch``, a number of positions, all its
-    multiples are borders of blocks, and blocks have at most the choice's number of positions.
+    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (the excess of weights over counts up to ``start``,
+    in samples times `OWED_UNIT`) are in the order of the sources. With an ``epoch``, a number of positions, all
+    multiples of ``epoch`` are borders of blocks, and blocks have at most the choice's number of positions.
     """
 
     def __init__(

@@ -146,7 +146,7 @@ class SourceSchedule:
         return {name: stage.weights[place] for name, place in zip(self.names, self._sorted_number, strict=True)}
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return equal places for sharing a batch if runs stay with a rank; else None."""
+        """Return place 0 for all positions if each rank has its own source; None if ranks get a part of each source."""
         return np.zeros(len(positions), dtype=np.uint64) if isinstance(self.choice, PerRank) else None
 
     @property

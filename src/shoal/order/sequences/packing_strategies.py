@@ -196,7 +196,7 @@ def _descending(rest: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 class _Patterns:
-    """Sequences by pattern of lengths; a pattern is a link: the pattern before, a length, and its repeats."""
+    """Sequences by pattern of lengths; a pattern extends another pattern by a length and its repeats."""
 
     def __init__(self, length: int) -> None:
         self._length = length

@@ -27,7 +27,7 @@ class ShuffleBuffer(Protocol):
         """Return the ids of the emitted samples ``[first, end)``; cheap from the end of the last call on."""
 
     def earliest(self, sample: int) -> int:
-        """Return the first number as which a sample may leave."""
+        """Return the smallest possible index of a sample among the emitted samples."""
 
     def left_when(self, arrived: int) -> tuple[int, int]:
         """Return the minimum and maximum number of emitted samples right after an emission and ``arrived`` arrivals."""
@@ -55,7 +55,7 @@ class ReservoirBuffer:
         return np.concatenate([samples, self._last[max(first - self._steps, 0) : end - self._steps]])
 
     def earliest(self, sample: int) -> int:
-        """Return the first number as which a sample may leave."""
+        """Return the smallest possible index of a sample among the emitted samples."""
         return max(0, sample - self._slots)
 
     def left_when(self, arrived: int) -> tuple[int, int]:
@@ -135,7 +135,7 @@ class BlockBuffer:
         return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
     def earliest(self, sample: int) -> int:
-        """Return the first number as which a sample may leave."""
+        """Return the smallest possible index of a sample among the emitted samples."""
         return max(0, sample - self._size)
 
     def left_when(self, arrived: int) -> tuple[int, int]:

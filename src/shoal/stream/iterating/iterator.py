@@ -187,7 +187,7 @@ class Iteration:
                 if taken or is_interrupt:
                     return
             if not self._is_stopped and self._failure is None:
-                # The batch is lost; continuing would skip it.
+                # The batch is lost; continuing would skip the batch.
                 self._failure = error if elsewhere is None or not is_interrupt else _interrupted()
             self.close()
 

@@ -57,7 +57,7 @@ class DatasetRun:
         return self.stream.cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
+        """Start the next iterator at the beginning of this epoch; for the current epoch, the position stays."""
         epoch, stream, cursor = count_of(epoch, "set_epoch()"), self.stream, self.stream.cursor
         if stream.num_steps_of_pass is not None:
             return  # passes follow each other, and ranks may be in different epochs
