@@ -84,7 +84,7 @@ def test_a_format_of_the_script_itself_is_used_in_its_process(data: Path, tmp_pa
     [
         ("own_length:Lengths", "there is no module 'own_length'"),
         ("own_lengths:Length", "did you mean 'Lengths'?"),
-        ("own_lengths:NONE", "has no name, suffixes, scan, parse"),
+        ("own_lengths:NONE", "not a format; missing: name, suffixes, scan, parse"),
         ("own_lengths:", "module:Class"),
         ("shoal.formats:LitDataTokens", "cannot be made without arguments"),
     ],

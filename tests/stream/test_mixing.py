@@ -62,7 +62,7 @@ def test_an_order_that_reads_pieces_again_and_again_says_so(tmp_path: Path, monk
     total = sum(path.stat().st_size for path in tmp_path.glob("*.gz"))
     assert (factor, more_bytes) == (100.0, 99 * total)
     with pytest.warns(
-        ShuffleWarning, match=r"'full' reads .* jsonl\.gz .* a piece of 100 samples .* 100 times its bytes"
+        ShuffleWarning, match=r"'full' reads .* jsonl\.gz .* has 100 samples .* 100 times its bytes"
     ):
         iter(ds.shuffle("full")).close()
     # What is read once is no matter, nor is what can be read alone.

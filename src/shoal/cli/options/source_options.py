@@ -160,7 +160,7 @@ def _requested_format(text: str) -> str | Format:
             msg = f"{text} cannot be made without arguments ({error}): name a finished object, module:NAME"
             raise argparse.ArgumentTypeError(msg) from None
     if missing := [member for member in ("name", *FORMAT_MEMBERS) if not hasattr(custom, member)]:
-        msg = f"{text}: not a format, because there is no {', '.join(missing)} (docs/guides/add-a-format.md)"
+        msg = f"{text}: not a format; missing: {', '.join(missing)} (docs/guides/add-a-format.md)"
         raise argparse.ArgumentTypeError(msg)
     return cast("Format", custom)
 
