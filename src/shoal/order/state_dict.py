@@ -123,7 +123,7 @@ class State:
         for name in sorted({*self.order, *order}, key=lambda name: (name != "name", name)):
             theirs, ours = self.order.get(name), order.get(name)
             if theirs != ours and name in _CHOICES:
-                sides = ["all" if side is None else f"the choice {side!r}" for side in (theirs, ours)]
+                sides = ["no choice" if side is None else f"the choice {side!r}" for side in (theirs, ours)]
                 msg = f"{_CHOICES[name]} differ: the state was saved with {sides[0]}; this stream has {sides[1]}"
                 raise StateError(msg, hint=f"give {_VERBS} the arguments of the saved run")
             if theirs != ours and name == PACKED:
