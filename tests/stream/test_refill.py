@@ -197,11 +197,11 @@ def test_the_state_of_a_rank_is_that_of_a_rank(tars: Dataset) -> None:
     states = [part.state_dict() for part in two_ranks(batched)]
     assert all(len(json.dumps(state)) < 1000 for state in states)
     for wrong, words in (
-        (batched.partition(rank=1, world_size=2), "saved with rank=0; this is rank=1"),
-        (batched.partition(rank=0, world_size=3), "saved with world_size=2; this is world_size=3"),
+        (batched.partition(rank=1, world_size=2), "the state has rank=0; this stream has rank=1"),
+        (batched.partition(rank=0, world_size=3), "the state has world_size=2; this stream has world_size=3"),
         (
             ds.batch(7, steps="apart").partition(rank=0, world_size=2),
-            "saved with global batch=12; this is global batch=14",
+            "the state has global batch=12; this stream has global batch=14",
         ),
         (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "if without"),
     ):

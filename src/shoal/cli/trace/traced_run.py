@@ -339,7 +339,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
     options = given_order_options(arguments) + ["--pack-sequences"] * (arguments.pack_sequences is not None)
     if state is not None and options:
         msg = f"--state determines the order, and {options[0]} asks for another"
-        raise UsageError(msg, hint="leave out one of them")
+        raise UsageError(msg, hint="leave out --state or the options of the order")
     if state is not None and state.deals:
         packs = any(deal.packing is not None for deal in state.deals)
         verb = "`pack_sequences(lengths=None)`" if packs else "`filter(refill=True)`"
@@ -359,7 +359,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
         if arguments.from_state and epoch != state.epoch:
             start_text = f"position {state.position} of epoch {state.epoch}"
             msg = f"--from-state counts from {start_text}, and --epoch asks for epoch {epoch}"
-            raise UsageError(msg, hint="leave out one of them")
+            raise UsageError(msg, hint="leave out --from-state or --epoch")
     ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
     return TracedRun(dataset, resolved, _partition(arguments), epoch, start, ranks)
 

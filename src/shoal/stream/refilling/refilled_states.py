@@ -104,7 +104,7 @@ def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> No
         for name, (theirs, ours) in sides.items():
             if theirs != ours:
                 msg = "a state of ranks that fill their batches belongs to one rank: "
-                msg += f"it was saved with {name}={theirs}; this is {name}={ours}"
+                msg += f"the state has {name}={theirs}; this stream has {name}={ours}"
                 raise StateError(msg, hint=merge)
         if deal.gaps != gaps.of_epoch(deal.epoch):
             msg = "the state of one rank that fills its batches cannot be loaded if without() leaves out more positions"
