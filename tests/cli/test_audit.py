@@ -130,11 +130,11 @@ def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: P
 
 
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
-    assert "cannot be audited as one" in calls.refused("audit", tmp_path / "ids.npy", data)
-    assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
+    assert "cannot be audited together" in calls.refused("audit", tmp_path / "ids.npy", data)
+    assert "--seed sets the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
     assert "ids alone have no" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
-    assert "--part is about ids" in calls.refused("audit", data, "--part")
-    assert "--keys is about ids" in calls.refused("audit", data, "--keys", data)
+    assert "--part describes ids" in calls.refused("audit", data, "--part")
+    assert "--keys describes ids" in calls.refused("audit", data, "--keys", data)
     assert "no column 'lable'" in calls.refused("audit", data, "--by", "lable")
     (tmp_path / "words.txt").write_text("one two")
     assert "ids are integers" in calls.refused("audit", tmp_path / "words.txt")
@@ -229,5 +229,5 @@ def test_comparisons_that_cannot_be(tmp_path: Path, calls: Calls) -> None:
     assert "without a dataset" in calls.refused("audit", tmp_path, "--like", "none", *sizes)
     assert "did you mean 'buffer'" in calls.refused("audit", "--like", "bufer", *sizes)
     assert "cannot fill" in calls.refused("audit", "--like", "none", "--num-samples", 3, "--shards", 4)
-    assert "of a comparison" in calls.refused("audit", tmp_path, "--shards", 40)
+    assert "the dataset for --like" in calls.refused("audit", tmp_path, "--shards", 40)
     assert "was given" in calls.refused("audit")

@@ -234,7 +234,7 @@ def test_engines_that_do_not_fit(verb: str, calls: Calls, tmp_path: Path, monkey
     for name, library in (("spark", "pyspark"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, library, None)  # as if it were not installed
         refused = calls.refused(*words, "--engine", name)
-        assert f"--engine {name} needs {library}, which cannot be imported" in refused
+        assert f"--engine {name} needs {library}, and the import fails" in refused
         assert f"pip install {library} (or 'shoal[{name}]')" in refused
     with pytest.raises(SystemExit):
         calls.text(*words, "--engine", "sprak")

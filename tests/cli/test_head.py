@@ -86,7 +86,7 @@ def test_of_shards_without_an_index_only_the_first_are_looked_at(
             assert main(["head", source, "-n", str(num_samples), "--json"]) == 0
             out, err = capsys.readouterr()
             lines = [json.loads(line) for line in out.splitlines()]
-            assert f"looked at {num_shards} of 25 shards, which have no index" in err
+            assert f"read only {num_shards} of 25 shards without an index" in err
             request = Counter(exchange.path for exchange in server.exchanges if exchange.path.endswith(".tar"))
             # Each is looked at, and three are read to estimate the time.
             assert sum(number > 1 for number in request.values()) <= num_shards + 3
@@ -146,7 +146,7 @@ def test_decoding(tmp_path: Path, calls: Calls, data: Path) -> None:
     assert calls.text("head", tmp_path / "bad.tar", "--decode", code=1) == ""
     result = "bad.tar, byte 0: the field 'json' (1 bytes) of the sample with id 0 cannot be decoded: JSONDecodeError"
     assert result in calls.complaints
-    assert "hint: without --decode its bytes are shown" in calls.complaints
+    assert "hint: without --decode the bytes of the sample are shown" in calls.complaints
     assert calls.json_lines("head", tmp_path / "bad.tar")[0]["fields"] == {"json": "{"}
 
 
@@ -169,7 +169,7 @@ def test_decoding_images(tmp_path: Path, calls: Calls, data: Path, capsys: pytes
     for verb in ("head", "bench"):
         with pytest.raises(SystemExit, match="2"):
             calls.text(verb, tmp_path / "a.tar", "--decode", "rgb8", "--image-size", "7x")
-        assert "'7x' is no size in pixels" in capsys.readouterr().err
+        assert "'7x' is not a size in pixels" in capsys.readouterr().err
         with pytest.raises(SystemExit, match="2"):
             calls.text(verb, "--decode", tmp_path / "a.tar")
         assert "put the dataset before --decode" in capsys.readouterr().err

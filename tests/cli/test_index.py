@@ -108,8 +108,8 @@ def test_an_index_of_another_format_is_not_replaced(data: Path, calls: Calls) ->
     write_jsonl(data / "docs.jsonl")
     assert "two formats" in calls.refused("index", data)
     calls.text("index", data / "*.tar")
-    assert "would lack" in calls.refused("index", data, "--format", "jsonl")
-    assert "would lack" in calls.refused("index", data / "docs.jsonl")
+    assert "and not" in calls.refused("index", data, "--format", "jsonl")
+    assert "and not" in calls.refused("index", data / "docs.jsonl")
 
 
 def test_a_shard_that_is_gone_is_indexed_away(data: Path, calls: Calls) -> None:
@@ -123,7 +123,7 @@ def test_what_cannot_work_is_refused_before_the_work(
 ) -> None:
     assert "nowhere" in calls.refused("index", tmp_path / "nowhere")
     calls.text("index", data)
-    assert "is an index already" in calls.refused("index", data / "shoal.index")
+    assert "is already an index" in calls.refused("index", data / "shoal.index")
     assert "--extent-bytes" in calls.refused("index", data, "--extent-bytes", "many")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "--output FILE" in calls.refused("index", data)
@@ -187,7 +187,7 @@ def test_columns_are_not_dropped_unless_that_is_meant(
     before = index.read_bytes()
     said = calls.refused("index", tmp_path / "out", "--checksum")
     assert "has the columns length, cls" in said
-    assert f"--output FILE writes an index without them elsewhere, or here: {index}" in said
+    assert f"--output FILE writes an index without columns elsewhere, or here: {index}" in said
     assert index.read_bytes() == before
     calls.text("index", tmp_path / "out", "--output", tmp_path / "plain.index")
     assert calls.complaints == ""
@@ -268,7 +268,7 @@ def test_an_index_of_shards_that_changed_is_made_again_with_its_columns(labelled
 
 
 def test_columns_that_cannot_be_added_are_refused(labelled: Path, calls: Calls) -> None:
-    assert "--columns adds columns to it" in calls.refused("index", _indexed(labelled, calls))
+    assert "--columns adds columns to the index" in calls.refused("index", _indexed(labelled, calls))
     index = labelled / "shoal.index"
     assert "did you mean 'label'?" in calls.refused("index", index, "--columns", "lable")
     assert "--missing takes NAME=VALUE; got '-1'" in calls.refused("index", index, "--columns", "score", "--missing=-1")

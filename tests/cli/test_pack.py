@@ -26,12 +26,12 @@ def test_shards_as_inputs_are_spoken_of(tmp_path: Path, capsys: pytest.CaptureFi
         (data / f"{number}.PARQUET").write_bytes(b"PAR1")
     code, said, notes = run(capsys, data, tmp_path / "out", "--json")
     assert (code, said["num_samples"]) == (0, 3)
-    assert "all 3 inputs end in .parquet, as shards do; each becomes one sample" in notes
+    assert "all 3 inputs end in .parquet, like shards; each input becomes one sample" in notes
     assert f"`shoal repack {data}" in notes
     (data / "4.txt").write_bytes(b"text")
     code, said, notes = run(capsys, data, tmp_path / "other", "--json")
     assert (code, said["num_samples"]) == (0, 4)
-    assert "as shards do" not in notes
+    assert "like shards" not in notes
 
 
 def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +55,7 @@ def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys:
     assert code == 0
     assert said["digest"] in again
     assert "shards of earlier runs" in again
-    assert "was finished before, so there was nothing to do" in noted
+    assert "was already finished; nothing was done" in noted
     code, again, _ = run(capsys, *words, "--json")
     assert (code, again["num_samples"], again["samples_per_second"]) == (0, 180, 0)  # nothing was made
     assert main(["verify", str(tmp_path / "out")]) == 0

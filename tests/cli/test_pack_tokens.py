@@ -124,9 +124,9 @@ def test_what_is_left_out_or_done_already_is_said(calls: Calls, tmp_path: Path, 
     words = ("pack", raw, out, "--tokenize", tokenizer)
     calls.text(*words)
     assert "note: left out 3 empty files" in calls.complaints
-    assert "nothing to do" not in calls.complaints
+    assert "nothing was done" not in calls.complaints
     again = calls.text(*words)
-    assert "was finished before, so there was nothing to do" in calls.complaints
+    assert "was already finished; nothing was done" in calls.complaints
     assert "0.0/s" not in again
     (tmp_path / "a.jsonl").write_text('{"body": "the quick"}\n')
     assert "--text-field" in calls.refused("pack", tmp_path / "a.jsonl", tmp_path / "c", "--tokenize", tokenizer)
@@ -140,7 +140,7 @@ def test_files_of_other_suffixes_are_counted_and_taken_by_a_glob(calls: Calls, t
     said = calls.json("pack", tmp_path / "raw", tmp_path / "texts", "--tokenize", tokenizer)
     assert (said["num_samples"], said["left_out"]) == (len(DOCUMENTS), {".md": 7, "LICENSE": 1})
     calls.text("pack", tmp_path / "raw", tmp_path / "again", "--tokenize", tokenizer)
-    assert "note: left out by their suffixes: 7 x .md, 1 x LICENSE; a glob includes them" in calls.complaints
+    assert "note: left out by their suffixes: 7 x .md, 1 x LICENSE; a glob includes these files" in calls.complaints
     expected = [shoal.open(tmp_path / "texts")[number]["tokens"].tolist() for number in range(7)]
     pages = tmp_path / "raw" / "**" / "*.md"
     for number, words in enumerate(((), ("--documents", "file"))):

@@ -67,7 +67,7 @@ def test_more_memory_than_there_is_is_said(calls: Calls) -> None:
     """Windows are chosen to fit; what else a process takes may not: here a batch of 64 samples of 3 GB, twice."""
     words = ["plan", "--num-samples", "1e5", "--sample-bytes", "3GB", "--global-batch", 64]
     assert (
-        "more than the 8.0 GiB of a node (--memory). Most of it: two batches. It is less with a smaller --global-batch"
+        "of a node (--memory). The largest part: two batches. To save memory: a smaller --global-batch"
         in calls.text(*words)
     )
     assert "(--memory)" not in calls.text(*words, "--memory", "500GiB")
@@ -136,7 +136,7 @@ def test_the_call_of_a_plan_has_units_and_means_the_same(calls: Calls, size: str
 def test_the_textbook_question_is_answered(calls: Calls) -> None:
     words = ["plan", "--num-samples", "2e9", "--sample-bytes", "8KB", "--connection-bandwidth", "1GB"]
     text = calls.text(*words, "--latency", 0.02, "--memory", "64GB")
-    assert "at least 1.98 GB each for 1 % overhead, 8,081 of them" in text
+    assert "at least 1.98 GB each for 1 % overhead, 8,081 shards" in text
     assert "holds 8,000,000 samples, 0.400% of all" in text
     assert 'ds.shuffle(window="' in text
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
     assert "give one of them" in calls.refused("plan")
     assert "needs --sample-bytes" in calls.refused("plan", "--num-samples", 1000)
     words = ["plan", "--num-samples", 1000, "--sample-bytes", 1000]
-    assert "no more than a global batch" in calls.refused(*words, "--global-batch", 1000)
+    assert "do not exceed a global batch" in calls.refused(*words, "--global-batch", 1000)
     assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
     assert "must be 0 or above" in calls.refused(*words, "--latency", -1)
     assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")

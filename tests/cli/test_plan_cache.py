@@ -192,7 +192,7 @@ NUMBERS += ["--global-batch", 512, "--window", "512MB", "--chunk", "1MB", "--num
 
 @pytest.mark.drill
 def test_people_are_told_what_a_cache_saves(calls: Calls, tmp_path: Path) -> None:
-    assert "A chunk cache on each node (--cache 123MiB) would have each chunk read 1.25 times, not 3.04." in calls.text(
+    assert "A chunk cache on each node (--cache 123MiB) reduces the reads of a chunk from 3.04 to 1.25." in calls.text(
         *NUMBERS, 1
     )
     assert "--cache" not in calls.text(*NUMBERS, 64)  # hardly any chunk is read by two ranks
@@ -223,7 +223,7 @@ def test_a_cache_makes_epochs_cheaper_and_faster(calls: Calls) -> None:
 
 def test_what_is_no_budget_of_a_cache(calls: Calls) -> None:
     assert calls.json(*NUMBERS, 16, "--cache", "none") == calls.json(*NUMBERS, 16)
-    assert "the least is 1048576" in calls.refused(*NUMBERS, 16, "--cache", "10KB")
+    assert "the minimum is 1048576" in calls.refused(*NUMBERS, 16, "--cache", "10KB")
     assert "--cache" in calls.refused(*NUMBERS, 16, "--cache", "much")
 
 

@@ -167,7 +167,7 @@ def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) 
     arguments = parsed([str(path), "--global-batch", "24"])
     names = [row.name for row in what_if_rows(arguments, requested_plan(arguments).plan)]
     assert names == ["half the global batch", "twice the global batch", "twice the nodes"]
-    assert "asks for another order" in calls.refused("plan", path, "--window", "1MB")
+    assert "sets another order" in calls.refused("plan", path, "--window", "1MB")
     page = shards / "plan.html"
     said = calls.text("plan", path, *FEW, "--html", page)
     for text in (said, page.read_text()):
@@ -181,6 +181,6 @@ def test_what_is_not_planned_of_a_mixture(calls: Calls, shards: Path) -> None:
     assert "`shoal mix FILE --pack-sequences" in calls.refused("plan", path, "--pack-sequences", 64)
     assert "--index names the index of one dataset" in calls.refused("plan", path, "--index", "grow")
     assert "give one of them" in calls.refused("plan", path, "--num-samples", 10)
-    assert "no more than a global batch" in calls.refused("plan", path, "--global-batch", 100_000)
+    assert "do not exceed a global batch" in calls.refused("plan", path, "--global-batch", 100_000)
     full = blend(shards, shuffle="shuffle: {order: full}\n")
-    assert "the source 'web': the order 'full' does not keep" in calls.refused("plan", full)
+    assert "the source 'web': the order 'full' does not use some" in calls.refused("plan", full)

@@ -78,10 +78,10 @@ def test_of_many_that_are_skipped_some_are_shown_and_the_rest_counted(calls: Cal
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     text = calls.text("repack", tmp_path / "a.jsonl", tmp_path / "out", "--on-error", "skip")
     assert text.count("a.jsonl, byte ") == 20
-    assert "note: 10 more were skipped; --json lists them all" in calls.complaints
+    assert "note: 10 more inputs were skipped; --json lists all" in calls.complaints
     said = calls.json("repack", tmp_path / "a.jsonl", tmp_path / "again", "--on-error", "skip")
     assert len(said["skipped"]) == said["num_skipped"] == 30
-    assert "more were skipped" not in calls.complaints
+    assert "more inputs were skipped" not in calls.complaints
 
 
 def test_samples_that_got_another_key_are_counted(data: Path, calls: Calls, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_every_sample_is_found_where_the_remainder_puts_it(remainder: str, data:
     nowhere = [row for row in rows if row["step"] is None]
     assert len(nowhere) == (1 if remainder == "drop" else 0)
     assert all(row["position"] == 245 for row in nowhere)
-    assert all(row["note"] == "in the remainder of epoch 0, which is dropped" for row in nowhere)
+    assert all(row["note"] == "in the dropped remainder of epoch 0" for row in nowhere)
 
 
 def test_no_data_are_read_unless_keys_are_asked_for(data: Path, calls: Calls) -> None:

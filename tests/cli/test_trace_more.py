@@ -96,7 +96,7 @@ def test_samples_are_shown(data: Path, calls: Calls) -> None:
     ids = shoal.open(data).shuffle(seed=3).batch(8).batch_ids(1, rank=0, world_size=2).tolist()
     assert f"sample {ids[0]}  {ids[0]:04d}  in step 1\n" in text
     assert f"txt  11 B  sample {ids[0]:04d}" in text
-    assert "13 more are not shown" in text
+    assert "13 more rows are not shown" in text
     rows = calls.json("trace", data, "--step", 1, "--show", "--limit", 2, *RUN)["samples"]
     assert [row["fields"]["txt"] for row in rows] == [f"sample {number:04d}" for number in ids[:2]]
 
@@ -108,8 +108,8 @@ def test_the_limit_holds_for_rows_however_they_were_asked_for(data: Path, calls:
         assert said["num_shown"] == 6
         text = calls.text("trace", data, *what, "--limit", 6, *RUN)
         assert sum(" train-00000" in line and line.split()[0].isdecimal() for line in text.splitlines()) == 6
-        assert "more are not shown" in text
-    assert "more are not shown; --limit 16 shows all" in calls.text("trace", data, "--step", 1, "--limit", 6, *RUN)
+        assert "more rows are not shown" in text
+    assert "more rows are not shown; --limit 16 shows all" in calls.text("trace", data, "--step", 1, "--limit", 6, *RUN)
     assert "not shown" not in calls.text("trace", data, "--step", 1, "--limit", 16, *RUN)
 
 
@@ -147,7 +147,7 @@ def test_the_page_shows_texts_and_pictures(tmp_path: Path, calls: Calls, monkeyp
         assert f"{row['shard']} [{row['first_byte']:,}, {row['end_byte']:,})" in shown
         assert row["seen"].keys() == {"1"}
     heads = [element.text for element in reading.elements if element.tag == "h2"]
-    assert heads == ["Step 0", "Step 1 (requested)", "Step 2", "Where they come from"]
+    assert heads == ["Step 0", "Step 1 (requested)", "Step 2", "Origin of the samples"]
     assert len(text) < 100_000
 
 
@@ -157,7 +157,7 @@ def test_the_page_of_samples_that_are_nowhere(data: Path, calls: Calls, tmp_path
     text = (tmp_path / "trace.html").read_text()
     assert faults(text) == []
     assert "Not delivered" in text
-    assert "in the remainder of epoch 0, which is dropped" in text
+    assert "in the dropped remainder of epoch 0" in text
 
 
 def test_a_run_in_the_growing_order_is_traced_by_its_state(data: Path, calls: Calls, tmp_path: Path) -> None:

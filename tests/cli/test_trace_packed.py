@@ -127,8 +127,8 @@ def test_states_that_cannot_be_traced_say_why(home: Path, calls: Calls) -> None:
     from_state = sealed(given)
     Path(state).write_text(json.dumps(from_state))
     complaint = calls.refused("trace", "web", *request)
-    assert "had other lengths than the column 'num_tokens' says" in complaint
-    assert "--lengths names the column" in complaint
+    assert "have other lengths than the column 'num_tokens'" in complaint
+    assert "pass the column of the run as --lengths" in complaint
 
 
 @pytest.mark.parametrize("source", ["web", "blend.yaml"])

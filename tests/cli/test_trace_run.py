@@ -123,7 +123,7 @@ def test_a_sample_left_out_by_a_gap_is_told_in_words(calls: Calls) -> None:
     text = "import shoal\nrun = shoal.open('data/*.tar').shuffle(seed=2).batch(10).without(steps=1)\n"
     Path("gaps.py").write_text(text)
     (row,) = calls.json("trace", "--run", "gaps:run", "--sample", run.batch_ids(1)[0])["samples"]
-    assert (row["position"], row["note"]) == (10, "left out of epoch 0, as the state or without() says")
+    assert (row["position"], row["note"]) == (10, "left out of epoch 0, by the state or without()")
     sys.modules.pop("gaps", None)
 
 
@@ -148,7 +148,7 @@ def test_a_run_that_packs_is_traced_by_its_documents(calls: Calls) -> None:
 def test_a_run_that_fills_batches_says_how_to_see_what_is_in_them(name: str, field: str, calls: Calls) -> None:
     said = calls.refused("trace", "--run", f"traced_training:{name}", "--step", 3)
     assert "only reading shows their samples" in said
-    assert f"with_ids() before it adds the sample ids to each batch, as the field '{field}'" in said
+    assert f"adds the sample ids to batches, as the field '{field}'" in said
 
 
 def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_leaving_a_loaded_position_is_said(ds: Dataset, caplog: pytest.LogCaptur
     ds.set_epoch(3)
     assert caplog.text == ""
     ds.set_epoch(0)
-    assert "set_epoch(0) leaves position 64 of epoch 3, which a state had loaded" in caplog.text
+    assert "set_epoch(0) leaves the loaded position 64 of epoch 3" in caplog.text
 
 
 def test_a_loader_is_one_of_torch_and_shows_its_attributes(ds: Dataset) -> None:

@@ -122,7 +122,7 @@ def test_a_rank_that_resumed_alone_is_named(gathered: Callable[[list[Any]], None
 
 def test_parts_that_nobody_or_too_many_have(gathered: Callable[[list[Any]], None], tars: Dataset) -> None:
     ds = tars.shuffle(seed=1).batch(8)
-    with pytest.raises(UsageError, match=r"in 3 parts; 0 belongs to ranks 0, 1, 2; nobody has \[1, 2\]"):
+    with pytest.raises(UsageError, match=r"in 3 parts; 0 belongs to ranks 0, 1, 2; no rank has \[1, 2\]"):
         gathered([ds.partition(rank=0, world_size=3)] * 3)
     with pytest.raises(UsageError, match=r"in 2 parts; 0 belongs to ranks 0, 1, 1 belongs to rank 2"):
         gathered([*ranks(ds, 2)[:1] * 2, ranks(ds, 2)[1]])

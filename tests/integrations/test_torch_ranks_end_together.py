@@ -46,7 +46,7 @@ ALL_TOKENS = Counter(token for number in range(400) for token in train_packed_ra
 
 
 def test_several_ranks_state_how_a_pass_ends(data: Path) -> None:
-    with pytest.raises(UsageError, match=r"2 ranks would yield different numbers of them.*hang"):
+    with pytest.raises(UsageError, match=r"2 ranks would yield different numbers of batches.*hang"):
         iter(parts(data)[0])
     apart = [len(list(part)) for part in parts(data, steps="apart")]
     assert apart[0] != apart[1]
@@ -137,5 +137,5 @@ def test_what_cannot_be_stated_is_refused(data: Path) -> None:
     with pytest.raises(UsageError, match=r"batch\(steps=9\) is for ranks that fill their batches"):
         plain.batch(4, steps=9)
     for steps in (0, "together"):
-        with pytest.raises(UsageError, match=r"is a number of batches from 1 on, or 'apart'"):
+        with pytest.raises(UsageError, match=r"must be a number of batches of at least 1, or 'apart'"):
             train_packed_ranks.dataset(data).batch(4, steps=steps)

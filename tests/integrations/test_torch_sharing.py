@@ -68,5 +68,5 @@ def test_the_traffic_of_workers_is_that_of_one_reader(
     assert same == ids
     assert each > 1.5 * alone
     assert "no room; 2 workers hold a window of" in caplog.text
-    assert "every chunk comes over the network up to 2 times" in caplog.text
+    assert "every chunk is read over the network up to 2 times" in caplog.text
     assert not [path for place in places for path in place.glob("*shoal*")]

@@ -80,5 +80,5 @@ def test_an_end_is_told_as_all() -> None:
     deal = Deal(3, 0, 24, 3, (70, None, 41), ((5, 9),))
     assert deal.to_dict()["ahead"] == [29, None, 0]
     assert Deal.from_dict(deal.to_dict()) == deal
-    with pytest.raises(ValueError, match="2 numbers of samples and 0 of sequences for 3 of its ranks"):
+    with pytest.raises(ValueError, match="2 numbers of samples and 0 numbers of sequences for 3 ranks"):
         Deal.from_dict({**deal.to_dict(), "ahead": [1, 2]})

@@ -101,8 +101,8 @@ def test_runs_come_in_random_order_and_epochs_differ() -> None:
     [
         ({}, "a number of documents, max_tokens=, or both"),
         ({"size": 0}, r"size=0\) must be at least 1"),
-        ({"size": 3, "buckets": (4, 4)}, "each larger than the one before"),
-        ({"size": 3, "buckets": (0, 4)}, "lengths from 1 up"),
+        ({"size": 3, "buckets": (4, 4)}, "in ascending order"),
+        ({"size": 3, "buckets": (0, 4)}, "lengths of at least 1"),
         ({"max_tokens": 8, "buckets": (4, 16)}, "no room for a document of the bucket 16"),
         ({"size": 3, "too_long": "dropped"}, "did you mean 'drop'"),
         ({"size": 3, "alike": 0}, "alike=0"),

@@ -67,5 +67,5 @@ def test_positions_are_those_of_the_loader(samples: list[list[int]], size: int) 
 
 @pytest.mark.parametrize(("samples", "size"), [([3, 4], 2), ([[3], [4]], 0)])
 def test_what_is_no_run(samples: list[list[int]], size: int) -> None:
-    with pytest.raises(UsageError, match="a run has"):
+    with pytest.raises(UsageError, match="a run needs"):
         LoaderBatches(samples, size)

@@ -184,7 +184,7 @@ def _off(schedule: SourceSchedule, start: int, end: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("at", [[1], [0, -1]])
 def test_the_first_weights_hold_from_position_0(at: list[int]) -> None:
-    with pytest.raises(UsageError, match="the first at 0"):
+    with pytest.raises(UsageError, match="beginning at 0"):
         SourceSchedule(["a"], [Change(each, {"a": 1}) for each in at], Even())
 
 

@@ -116,21 +116,21 @@ def test_later_epochs_draw_by_their_number_or_like_the_first() -> None:
     [
         (lambda: Interleave(stopping="all"), "Interleave(stopping) is one of 'first_exhausted', 'all_exhausted'"),
         (lambda: Interleave(epochs="old"), "Interleave(epochs) is one of 'new', 'same'"),
-        (lambda: Interleave([0.5, -0.5]), "a probability from 0 on for each source; got [0.5, -0.5]"),
-        (lambda: Interleave([0.5, float("nan")]), "a probability from 0 on"),
-        (lambda: RandomMix(cast("Any", "ab")), "a probability from 0 on for each source; got 'ab'"),
-        (lambda: RandomMix([]), "a probability from 0 on"),
+        (lambda: Interleave([0.5, -0.5]), "a probability of at least 0 for each source; got [0.5, -0.5]"),
+        (lambda: Interleave([0.5, float("nan")]), "a probability of at least 0"),
+        (lambda: RandomMix(cast("Any", "ab")), "a probability of at least 0 for each source; got 'ab'"),
+        (lambda: RandomMix([]), "a probability of at least 0"),
         (lambda: Interleave(world_size=0), "world_size is a number of ranks, from 1 to 2**24 - 1; got 0"),
         (lambda: Concatenate(world_size=cast("Any", 1.5)), "world_size must be an integer"),
         (lambda: Interleave([0.5]).settled(["a", "b"]), "Interleave has 1 probabilities for 2 sources"),
         (lambda: Interleave([0.5, 0.4]).settled(["a", "b"]), "must have a sum of 1; got 0.9"),
         (lambda: Interleave({"a": 0.5, "c": 0.5}).settled(["a", "b"]), "probabilities of 'a', 'c'; the sources are"),
-        (lambda: Interleave([1, 0], WITHOUT).settled(["a", "b"]), "'b' has probability 0 and never comes to its end"),
+        (lambda: Interleave([1, 0], WITHOUT).settled(["a", "b"]), "'b' has probability 0 and never ends"),
         (
             lambda: Interleave([1 - 1e-12, 1e-12], WITHOUT).of_epoch([9, 9], 0, 0),
             "waits for 9 samples of a source with probability 1e-12: an epoch takes about 9e+12 draws",
         ),
-        (lambda: RandomMix([0, 0]).settled(["a", "b"]), "RandomMix(probs) needs one above zero"),
+        (lambda: RandomMix([0, 0]).settled(["a", "b"]), "RandomMix(probs) needs a weight above zero"),
     ],
 )
 def test_what_fits_no_mixture_is_refused(make: Any, said: str) -> None:

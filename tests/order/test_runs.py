@@ -95,7 +95,7 @@ def test_a_choice_has_a_short_name_of_its_own() -> None:
         ([-1, 3], r"samples are chosen from \[0, 10\); got -1 to 3"),
         ([1.5], "by integers or a mask; got float64"),
         ([[1, 2]], r"by integers or a mask; got int64 of shape \(1, 2\)"),
-        ([True, False], r"one truth value for each of 10 samples; got shape \(2,\)"),
+        ([True, False], r"a boolean for each of 10 samples; got shape \(2,\)"),
     ],
 )
 def test_what_cannot_be_chosen(chosen: list, complaint: str) -> None:

@@ -93,7 +93,7 @@ def test_a_state_of_another_dataset_is_told_before_all_else() -> None:
 
 @pytest.mark.parametrize("given_as", [None, 7, "{}", b"{}", [1], [("version", 1)]])
 def test_what_is_no_dict_is_no_state(given_as: Any) -> None:
-    with pytest.raises(StateError, match=rf"the dict that state_dict\(\) gave; got {type(given_as).__name__}"):
+    with pytest.raises(StateError, match=rf"the dict that state_dict\(\) returned; got {type(given_as).__name__}"):
         State.from_dict(given_as)
 
 

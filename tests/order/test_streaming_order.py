@@ -155,7 +155,7 @@ def test_what_streaming_does_not_take(arguments: dict[str, object], message: str
 
 
 def test_a_block_that_is_too_small_is_refused_when_it_is_drawn() -> None:
-    with pytest.raises(UsageError, match="less than 2 samples"):
+    with pytest.raises(UsageError, match="at least 2 samples"):
         Streaming("py1br", shuffle_block_size=1).bind([3]).ids(0, 3)
 
 

@@ -98,14 +98,14 @@ def test_batches_have_the_streams_that_their_method_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"streams": [{"shards": 2}]}, r"have the shards \[0, 2\); the dataset has 5 shards.*first_shard="),
+        ({"streams": [{"shards": 2}]}, r"have the shards \[0, 2\); each of the 5 shards.*first_shard="),
         ({"streams": []}, "a list with a mapping for each stream"),
         ({"streams": [{"shards": 2, "choose": 3, "repeat": 2}]}, "at most one of proportion, repeat, choose"),
         (
             {"streams": [{"shards": 2, "proportion": 3}, {"shards": 3}]},
             "some streams have a proportion",
         ),
-        ({"streams": [{"shards": 2, "repeat": -1}]}, "a weight that is a number from 0"),
+        ({"streams": [{"shards": 2, "repeat": -1}]}, "a weight of at least 0"),
         ({"streams": [{"shards": 5, "repeat": 2}], "epoch_size": 100}, "repeat and choose are counts"),
         ({"streams": [{"shards": 5, "choose": 0}]}, "no stream contributes a sample"),
         ({"streams": [{"shards": 5, "proportion": 0}]}, "a proportion of 0"),

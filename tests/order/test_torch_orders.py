@@ -223,7 +223,7 @@ def test_states_that_cannot_be_used() -> None:
     assert TorchRandom().adopted({"epoch": 3, "yielded": 2}, samples, 0) is None
     with pytest.raises(StateError, match="has at least 5016 bytes; got 3"):
         TorchRandom().adopted({"generator": state[:3], "yielded": 2}, samples, 0)
-    with pytest.raises(StateError, match="of 2 steps before"):
+    with pytest.raises(StateError, match="is 2 steps old"):
         given_state = {"_steps_since_snapshot": 2, "_snapshot": {"generator": state, "yielded": 2}}
         TorchRandom().adopted(given_state, samples, 0)
     assert words_passed(1, np.zeros(624, dtype=np.uint32), 5, most=10**6) is None
@@ -233,8 +233,8 @@ def test_states_that_cannot_be_used() -> None:
     ("arguments", "message"),
     [
         ({"generator": "own"}, "generator must be one of 'sampler', 'loader', 'global', 'epoch'; got 'own'"),
-        ({"generator": "global", "stateful": True}, "seeds one for all epochs"),
-        ({"generator": "loader", "stateful": True, "replacement": True}, "is not followed"),
+        ({"generator": "global", "stateful": True}, "seeds a generator for all epochs"),
+        ({"generator": "loader", "stateful": True, "replacement": True}, "is not supported"),
         ({"num_samples": 0}, "num_samples must be at least 1; got 0"),
         ({"drawn": -1}, "drawn must be at least 0; got -1"),
     ],

@@ -253,7 +253,7 @@ def test_the_default_number_of_nodes() -> None:
 
 
 def test_what_leaves_no_room_for_time_is_refused() -> None:
-    with pytest.raises(UsageError, match="leaves no room for time"):
+    with pytest.raises(UsageError, match="exceeds 64-bit times"):
         _fixed_point_bits(2**31, 2**31, 2**31)
 
 

@@ -78,7 +78,7 @@ def test_an_inherited_iterator_says_so_at_once(batch: int | None, tars: Dataset)
 
     def task(number: int) -> None:
         for _ in range(2):
-            with pytest.raises(ForkError, match=r"belongs to the parent of this process") as caught:
+            with pytest.raises(ForkError, match=r"the parent process made this iterator") as caught:
                 next(iterator)
             assert "call iter() in the child" in caught.value.hint
         state = iterator.state_dict()

@@ -176,8 +176,8 @@ def test_a_state_of_something_else_is_refused_naming_both_sides(tars: Dataset, l
             tars.shuffle(seed=3, window="1MiB", num_canonical_nodes=30),
             f"num_canonical_nodes={nodes}; this stream has 30",
         ),
-        (tars.take(100).shuffle(seed=3), "before .* saved with all of them; this stream has the choice"),
-        (tars.shuffle(seed=3).take(100), "after .* saved with all of them; this stream has the choice"),
+        (tars.take(100).shuffle(seed=3), "before .* saved with all; this stream has the choice"),
+        (tars.shuffle(seed=3).take(100), "after .* saved with all; this stream has the choice"),
         (tars, "this stream has"),
     ]
     for other, message in cases:
@@ -201,7 +201,7 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
         ({**good, "version": 2}, "has version 2"),
         (
             {name: value for name, value in {**good, "version": 1}.items() if name != "check"},
-            "before there was a release",
+            "before the first release",
         ),
         ({**good, "position": -1}, "position must be an integer"),
         ({**good, "epoch": 1.5}, "epoch must be an integer"),
@@ -262,7 +262,7 @@ def test_ranks_of_single_samples_that_are_left_out_have_a_state_between_epochs_a
     assert at(ds) == at(iterator) == (0, 0)
     next(iterator)
     for stream in (ds, iterator):
-        with pytest.raises(StateError, match=r"(?s)4 ranks get single samples, and some are left out.*batch\(1\)"):
+        with pytest.raises(StateError, match=r"(?s)4 ranks get single samples, .* damage drops samples.*batch\(1\)"):
             stream.state_dict()
     list(iterator)
     assert at(ds) == at(iterator) == (1, 0)

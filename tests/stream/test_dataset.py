@@ -80,7 +80,7 @@ def test_few_chosen_samples_are_read_one_by_one(tars: Dataset) -> None:
         (lambda ds: ds.select([-1]), r"\[0, 197\); got -1"),
         (lambda ds: ds.select([3, 3]), "3 was given more than once"),
         (lambda ds: ds.select([0.5]), "integers or a mask"),
-        (lambda ds: ds.select([True, False]), "one truth value for each of 197"),
+        (lambda ds: ds.select([True, False]), "a boolean for each of 197"),
         (lambda ds: ds.select(), "samples, or columns"),
         (lambda ds: ds.take(-1), "at least 0; got -1"),
         (lambda ds: ds.take(2.5), "integer; got 2.5"),
@@ -100,7 +100,7 @@ def test_few_chosen_samples_are_read_one_by_one(tars: Dataset) -> None:
         (lambda ds: ds.shuffle(window="much"), "window must be a number of bytes; got 'much'.*16MiB"),
         (lambda ds: ds.shuffle(window=0), "window must be"),
         (lambda ds: ds.shuffle("full", window="1GiB"), "'full' has no argument 'window'"),
-        (lambda ds: ds.shuffle(Window(chunks=4), num_canonical_nodes=2), "nodes= cannot be added to an order"),
+        (lambda ds: ds.shuffle(Window(chunks=4), num_canonical_nodes=2), "nodes= cannot be added to a complete order"),
         (lambda ds: ds.batch(), "size for each rank, or global_batch_size"),
         (lambda ds: ds.batch(3, global_batch_size=6), "size for each rank, or global_batch_size"),
         (lambda ds: ds.batch(0), "at least one sample"),
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_said_with_a_remedy(choose: Any, message: str, tars: D
 
 
 def test_a_window_smaller_than_two_chunks_names_one_that_would_do(tars: Dataset) -> None:
-    with is_wrong("takes at least 2.*hint: window=") as caught:
+    with is_wrong("needs at least 2.*hint: window=") as caught:
         list(tars.shuffle(window=9000))
     named = int(caught.value.hint.partition("window=")[2].split()[0])
     assert len(list(tars.shuffle(window=named))) == 197

@@ -338,7 +338,7 @@ def test_what_follows_packing_is_refused_before_it_means_something_else(home: Pa
     with pytest.raises(UsageError, match=r"'a' has pack_sequences\(\)"):
         shoal.mix({"a": packed})
     num_sequences = packed.num_samples
-    with pytest.raises(UsageError, match=f"epoch 0, which has {num_sequences}"):
+    with pytest.raises(UsageError, match=f"epoch 0 has {num_sequences}"):
         packed.without(positions=[(0, num_sequences + 1)])
     with pytest.raises(UsageError, match="this mixture has no end"):
         mixture(home, ends="forever").pack_sequences(16)

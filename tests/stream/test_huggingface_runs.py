@@ -123,11 +123,11 @@ def test_the_state_of_a_loader_counts_batches(parts: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "state", "arguments", "message"),
     [
-        ("hf-block", reader(1, 3), {"tables": False, "max_buffer_input_shards": 1}, "from .* to .* samples had been"),
-        ("hf-reservoir", reader(6, 0), {}, "from 88 to 108 samples had been delivered"),
+        ("hf-block", reader(1, 3), {"tables": False, "max_buffer_input_shards": 1}, ".* to .* samples had been"),
+        ("hf-reservoir", reader(6, 0), {}, "88 to 108 samples had been delivered"),
         ("hf-reservoir", reader(0, 50), {}, "in shard 0 of a list at sample 50"),
         ("hf-reservoir", reader(9, 0), {}, "in shard 9 of a list"),
-        ("hf-reservoir", {"previous_states": [None] * 2}, {}, "of 2 lists of shards that take turns; here are 1"),
+        ("hf-reservoir", {"previous_states": [None] * 2}, {}, "has 2 lists of shards in turn; this order has 1"),
         ("hf-reservoir", reader(1, 0), {"world_size": 2}, "of one process"),
         ("hf-block", reader(1, 0), {"num_workers": 1}, "of one process"),
         ("hf-block", LOADER, {"num_workers": 2, "batch_size": 8}, "num_workers=2, batch_size=4"),
@@ -136,7 +136,7 @@ def test_the_state_of_a_loader_counts_batches(parts: Path) -> None:
             "hf-block",
             {"examples_iterable": {}, "batch_idx": 7, "type": "RebatchedArrowExamplesIterable"},
             {"world_size": 2, "batch_size": 4},
-            "had 7 samples, which are not whole batches of 4",
+            "had 7 samples, and these are not whole batches of 4",
         ),
     ],
 )

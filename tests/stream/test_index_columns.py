@@ -150,7 +150,7 @@ def test_a_function_decides_each_text_of_a_column(lines: Dataset) -> None:
     for wrong in (lambda _: True, lambda texts: texts, lambda _: np.ones(600, dtype=bool)):
         with pytest.raises(UsageError, match="a boolean for each of 2 texts") as caught:
             lines.select(lang=wrong)
-        assert "the different texts of the column" in caught.value.hint
+        assert "the distinct texts of the column" in caught.value.hint
 
 
 @pytest.mark.parametrize(

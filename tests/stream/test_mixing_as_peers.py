@@ -125,7 +125,7 @@ def test_states_hold_where_epochs_are_short_and_long(home: Path) -> None:
         left = ds.without(positions=[(length - 5, length)], epoch=epoch)
         left.set_epoch(epoch)
         assert ids_in(left) == expected_ids(home, choice, epoch)[:-5]
-        with pytest.raises(UsageError, match=f"epoch {epoch}, which has {length}"):
+        with pytest.raises(UsageError, match=f"epoch {epoch} has {length}"):
             ds.without(positions=[(0, length + 1)], epoch=epoch)
 
 
@@ -178,7 +178,7 @@ def test_a_mixture_may_be_a_source(home: Path) -> None:
     ids=str,
 )
 def test_other_arguments_do_not_go_with_it(arguments: dict[str, Any], home: Path) -> None:
-    with pytest.raises(ShoalError, match=rf"mix\({next(iter(arguments))}=\) does not go with choice=Concatenate"):
+    with pytest.raises(ShoalError, match=rf"mix\({next(iter(arguments))}=\) cannot be combined with choice=Conc"):
         shoal.mix(sources_in(home), choice=Concatenate(), **arguments)
 
 

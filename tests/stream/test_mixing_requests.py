@@ -56,9 +56,9 @@ HALF = {"lines": 1, "parquet": 1}
         ({"weights": {"lines": 0, "parquet": 0}}, "needs a weight above zero"),
         ({"weights": {"lines": -1, "parquet": 1}}, "the weight of 'lines' must not be negative"),
         ({"weights": {"lines": True, "parquet": 1}}, "the weight of 'lines' must be a number"),
-        ({"weights": HALF, "repeat": HALF}, "one of weights=, repeat= and choose="),
-        ({"repeat": HALF, "choose": HALF}, "one of weights=, repeat= and choose="),
-        ({"choose": HALF, "epoch_size": 5}, "one of weights=, repeat= and choose="),
+        ({"weights": HALF, "repeat": HALF}, "takes weights=, repeat= or choose="),
+        ({"repeat": HALF, "choose": HALF}, "takes weights=, repeat= or choose="),
+        ({"choose": HALF, "epoch_size": 5}, "takes weights=, repeat= or choose="),
         ({"repeat": {"lines": "x", "parquet": 1}}, "the weight of 'lines' must be a number"),
         ({"repeat": {"lines": -1, "parquet": 1}}, "must not be negative"),
         ({"choose": {"lines": 1.5, "parquet": 1}}, r"choose\['lines'\] must be an integer"),
@@ -99,7 +99,7 @@ HALF = {"lines": 1, "parquet": 1}
             "hint: a smaller number of its samples, or a larger",
         ),
         *(
-            ({"ends": ends, **size}, rf"ends= says where an epoch ends, and so does {next(iter(size))}=")
+            ({"ends": ends, **size}, rf"ends= and {next(iter(size))}= both say where an epoch ends")
             for ends in ("first", "all", "forever")
             for size in ({"epoch_size": 9}, {"repeat": HALF}, {"choose": HALF})
         ),

@@ -215,7 +215,7 @@ WRONG = [
     ("sources:\n  web: {path: web, weight: '1'}\n", 2, 28, "must be a number; got a text"),
     ("sources:\n  web: {path: web, weight: 1/0}\n", 2, 28, "must be a number"),
     ("sources:\n  web: {path: web, choose: 1.5}\n", 2, 28, "whole number"),
-    ("sources:\n  web: {weight: 1}\n", 2, 8, "has no path"),
+    ("sources:\n  web: {weight: 1}\n", 2, 8, "neither a path nor sources"),
     ("sources:\n  a/b: {path: web}\n", 2, 8, "without '/'"),
     ("sources: [web]\n", 1, 10, "maps names to values; got a list"),
     ("sources: {}\n", 1, 10, "names no dataset"),

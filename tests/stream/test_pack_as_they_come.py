@@ -75,7 +75,7 @@ def test_another_world_size_is_told_what_comes_again(documents: Dataset, caplog:
     assert not caplog.messages
     streamed(documents, size=4).load_state_dict(state)
     assert caplog.messages == [
-        "ranks packed documents of epoch 0 as they came; open groups: 1; up to 20 documents come again"
+        "ranks packed documents of epoch 0 as they came; open groups: 1; up to 20 documents may repeat"
     ]
 
 
@@ -199,7 +199,7 @@ def test_with_or_without_separators_nothing_is_missed_behind_a_state_of_the_othe
 def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:
     with pytest.raises(UsageError, match=r"pack_sequences\(lengths=None\) fills batches, but this dataset has none"):
         next(iter(documents.pack_sequences(8, lengths=None)))
-    with pytest.raises(TypeError, match="how many sequences documents fill"):
+    with pytest.raises(TypeError, match="number of sequences documents fill"):
         len(streamed(documents))
     with pytest.raises(UsageError, match="tokens, but a sequence has 32"):
         list(streamed(documents, too_long="refuse"))

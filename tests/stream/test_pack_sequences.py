@@ -246,7 +246,7 @@ def test_states_of_other_packings_are_refused(documents: Dataset) -> None:
         (packed(documents, "concat"), r"pack_sequences\(strategy=.*pack_sequences\(strategy='concat'\)"),
         (packed(documents, block=32), r"this stream has pack_sequences\(block=32\)\n"),
         (packed(documents, separator=1), "another lengths= or separator="),
-        (documents.shuffle(seed=1, window="8KiB", chunk="1KiB"), "documents that were not grouped"),
+        (documents.shuffle(seed=1, window="8KiB", chunk="1KiB"), "ungrouped documents"),
         (documents.shuffle(seed=1, window="8KiB", chunk="1KiB").batch_by_length(8), r"has batch_by_length\(\)"),
     ):
         with pytest.raises(StateError, match=says) as found:

@@ -132,7 +132,7 @@ def test_batches_are_cut_from_what_is_kept_of_the_share(tars: Dataset, world_siz
         assert stats["num_samples"] - stats["num_repeats"] == len(found)
         if len(share) % 9 and remainder != "drop":  # else what is left behind the last full batch is not counted
             assert stats["num_filtered"] == stats["num_refilled"]
-        with pytest.raises(TypeError, match="not known before they are read"):
+        with pytest.raises(TypeError, match="is unknown before reading"):
             len(part)
 
 
@@ -197,13 +197,13 @@ def test_the_state_of_a_rank_is_that_of_a_rank(tars: Dataset) -> None:
     states = [part.state_dict() for part in two_ranks(batched)]
     assert all(len(json.dumps(state)) < 1000 for state in states)
     for wrong, words in (
-        (batched.partition(rank=1, world_size=2), "saved with rank=0; this is rank=1"),
-        (batched.partition(rank=0, world_size=3), "saved with world_size=2; this is world_size=3"),
+        (batched.partition(rank=1, world_size=2), "the state has rank=0; this stream has rank=1"),
+        (batched.partition(rank=0, world_size=3), "the state has world_size=2; this stream has world_size=3"),
         (
             ds.batch(7, steps="apart").partition(rank=0, world_size=2),
-            "saved with global batch=12; this is global batch=14",
+            "the state has global batch=12; this stream has global batch=14",
         ),
-        (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "where without"),
+        (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "if without"),
     ):
         with pytest.raises(StateError, match=words) as caught:
             wrong.load_state_dict(states[0])
@@ -245,7 +245,7 @@ def test_what_does_not_merge(tars: Dataset) -> None:
     assert shoal.merge_states([states[1], states[0], states[1]]) == shoal.merge_states(states)
     assert shoal.merge_states([start, start]) == start
     plain = tars.shuffle(seed=1).batch(6)
-    with pytest.raises(StateError, match="any one of them resumes all"):
+    with pytest.raises(StateError, match="every state resumes all"):
         shoal.merge_states([start, plain.state_at(12)])
 
 

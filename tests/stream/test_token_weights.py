@@ -134,7 +134,7 @@ def changed_from(ds: Dataset, position: int) -> Dataset:
 def test_all_ids_of_a_mixture_without_end_are_refused(sources: dict[str, Dataset]) -> None:
     ds = shoal.mix(sources, ends="forever")
     for endless in (ds, ds.shuffle(seed=0).skip(10)):
-        with pytest.raises(UsageError, match="without end"):
+        with pytest.raises(UsageError, match="has no end"):
             endless.ids()
         assert len(endless.ids(0, 10**15, 10**15 + 5)) == 5
 

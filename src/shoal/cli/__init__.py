@@ -1,1 +1,1 @@
-"""HOW DO PEOPLE ASK? A file per verb, or a folder where a verb needs several."""
+"""HOW DO PEOPLE ASK? A file per verb, or a folder for a verb with several files."""

@@ -46,7 +46,7 @@ _LINE_LETTERS = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "SOURCE is a dataset, or files of ids: an epoch in each file, or several with --epochs. The audit reads the "
+        "SOURCE is a dataset, or files of ids: one epoch per file, or several with --epochs. The audit reads the "
         "order of a dataset, not its samples. An id is the number of a sample in storage order, from 0. A .npy file "
         "holds an array of integers of shape (N,) or (num_epochs, N) and may be larger than memory; a .txt file holds "
         "numbers separated by blanks or line ends. All tests together raise a false alarm in 0.1 % of audits of "
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(msg, hint="leave it out, or name an order by --like")
     are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
-        msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
+        msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited together"
         raise UsageError(msg, hint=f"files with the suffixes {', '.join(ID_SUFFIXES)} are read as ids")
     if arguments.of is not None and not names_mixture(arguments):
         msg = f"--of names a source of a mixture file, but {printed(source_of(arguments))} is none"
@@ -147,7 +147,7 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
 
 
 def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
-    """Audit the order of a dataset; the other stream is the next seed, whose epochs might be equal."""
+    """Audit the order of a dataset; the stream to compare with is the order of the next seed."""
     for name in ("part", "num_samples", "keys"):
         if getattr(arguments, name):
             source = printed(source_of(arguments))
@@ -180,7 +180,7 @@ def _resolved(arguments: argparse.Namespace) -> ResolvedOrder:
     mixture = shuffled_mixture(arguments).resolved
     parts = {name: part for (name, _), part in zip(mixture.request.leaves(), mixture.parts, strict=True)}
     if arguments.of not in parts:
-        problem = "none was named" if arguments.of is None else f"{arguments.of!r} is none of them"
+        problem = "no source was named" if arguments.of is None else f"{arguments.of!r} is not a source"
         msg = f"a mixture is audited source by source, and {problem}: {', '.join(map(repr, parts))}"
         hint = did_you_mean(arguments.of, parts) + f"--of {next(iter(parts))}; `shoal mix` shows how sources alternate"
         raise UsageError(msg, hint=hint)

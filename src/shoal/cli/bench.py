@@ -31,18 +31,18 @@ _DEFAULT_SECONDS = 10.0
 _ADVICE = {
     "storage": "the storage: larger chunks make larger reads; a larger window reads further ahead",
     "stages": "the stages (opening records, decoding, making batches): more ranks or worker processes",
-    "consumer": "this program itself; such a fast stream is no bottleneck",
+    "consumer": "this program itself; the stream is fast enough",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "The batches are not used, so this is the most that a training step can get. Run it twice: the second time, "
-        "local files come from memory if they fit."
+        "The batches are not used, so a training step cannot get more than this. Run the command twice: the second "
+        "time, local files come from memory if they fit."
     )
     add_source_arguments(parser)
-    until = parser.add_argument_group("duration", "until the first of these, or the end of the epoch")
+    until = parser.add_argument_group("duration", "the first limit ends the run, or the end of the epoch")
     until.add_argument("--seconds", type=_seconds, metavar="S", help="stop after S seconds (default: 10)")
     until.add_argument("--stop-after", type=at_least_one, metavar="N", help="stop after N samples")
     parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="batch size (default: 64)")
@@ -99,13 +99,13 @@ def _for_people(record: dict[str, Any]) -> dict[str, Any]:
     count, size = format_count, format_bytes
     shown: dict[str, Any] = {name: record[name] for name in ("order", "num_samples", "elapsed_seconds")}
     shown["delivered"] = f"{count(record['samples_per_second'])} samples/s"
-    shown["order"] = shown["order"].partition("\n")[0]  # a mixture has a line for each source
+    shown["order"] = shown["order"].partition("\n")[0]  # the order of a mixture has a line for each source
     requests = count(record["requests_per_second"])
     shown["read"] = f"{size(record['read_bytes_per_second'])}/s, in {requests} requests/s"
     if record["plain_bytes_per_second"] is not None:
         share = record["read_bytes_per_second"] / record["plain_bytes_per_second"]
         plain = size(record["plain_bytes_per_second"])
-        shown["plain_reads"] = f"{plain}/s of the same bytes, read again by themselves; the stream had {share:.1%}"
+        shown["plain_reads"] = f"{plain}/s for the same bytes, read without the stream; the stream had {share:.1%}"
     if record["peak_in_flight_bytes"]:
         shown["in_flight_at_most_bytes"] = record["peak_in_flight_bytes"]
     for name in ("num_skipped", "num_rereads", "num_retries", "num_throttled", "num_corrupt"):

@@ -25,8 +25,8 @@ _EXIT_REFUSED = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Without a DIRECTORY: the indexes that this machine built, and every chunk cache of this user. Everything "
-        "that is removed can be built again, and running processes are not disturbed."
+        "Without a DIRECTORY: the indexes built by this machine, and every chunk cache of this user. Removed files can "
+        "be built again, and running processes are not disturbed."
     )
     parser.add_argument("directory", metavar="DIRECTORY", nargs="*", help="chunk cache of shoal.open(cache=DIRECTORY)")
     removal = parser.add_mutually_exclusive_group()

@@ -26,7 +26,7 @@ from shoal.index.table import check_ids
 from shoal.stream.dataset import Dataset
 
 _KEY = "__key__"
-_AS_BYTES = "without --decode its bytes are shown"
+_AS_BYTES = "without --decode the bytes of the sample are shown"
 _LEAST_PREVIEW_COLUMNS = 20
 
 
@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="number of samples (default: 5)")
-    which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="samples with these ids instead")
+    which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="show the samples with these ids")
     add_decode_argument(parser)
     add_skip_argument(parser)
     add_order_arguments(parser, default="default: storage order")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (default: 0)")
-    add_json_argument(parser, 'print one JSON object a line, with {"base64": ...} for binary data')
+    add_json_argument(parser, 'print one JSON object per line, with {"base64": ...} for binary data')
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -31,16 +31,16 @@ from shoal.stream.choosing.index_columns import column_names, column_of, words_o
 from shoal.stream.quality.shuffle_quality import variance_ratio_bound, warning_about
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
-_EXACT_SAMPLES = 10**7  # above, quantiles come from about a million evenly spaced samples
+_EXACT_SAMPLES = 10**7  # above this, quantiles come from about a million evenly spaced samples
 _GLOBAL_BATCHES = (256, 1024, 4096)
-_SHOWN_TEXTS = 10  # of a column
+_SHOWN_TEXTS = 10  # texts of a column
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "The variance ratio says how much more the means of global batches may vary than in a perfect shuffle (1). "
-        "The bound is reached if all samples of a chunk are alike."
+        "The variance ratio compares the variance of the means of global batches with a perfect shuffle (1). If all "
+        "samples of a chunk are alike, the ratio reaches the bound."
     )
     add_source_arguments(parser)
     add_order_arguments(parser, default="default: shuffle()")
@@ -155,7 +155,7 @@ def _index(opened: Opened, origin: str) -> dict[str, Any]:
         "extent_bytes": _ends(index.extent_end_byte - index.extent_first_byte),
         "sample_sizes": index.sample_bytes is not None,
         "checksums": index.extent_checksum is not None,
-        # Another size means another shard; another time or etag is usually a copy, and is checked before use.
+        # Another size means another shard; another time or etag is usually a copy, checked before use.
         "num_resized_shards": len(resized),
         "num_touched_shards": len(changed) - len(resized),
         "columns": _columns(index),
@@ -176,7 +176,7 @@ def _columns(index: Index) -> dict[str, Any]:
 
 
 def _columns_text(columns: Mapping[str, Any]) -> str | None:
-    """Return the columns as one line; None if there are none."""
+    """Return the columns as one line; None without columns."""
     parts = []
     for name, about in columns.items():
         texts = ""

@@ -26,7 +26,7 @@ _EXIT_INTERRUPTED = 128 + 2
 _EXIT_BROKEN_PIPE = 128 + 13
 
 
-_COMMANDS = "shoal.commands"  # entry points of packages that bring a verb
+_COMMANDS = "shoal.commands"  # entry points of packages with a verb
 _MEMBERS = ("add_arguments", "run")
 
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
     with _warnings_as_messages(options):
         try:
             code = _run(words, VERBS if verbs is None else verbs, options)
-            # Flush now: at the exit of Python, a closed reader can no longer be handled.
+            # Flush now: at the exit of Python, the error of a closed reader can no longer be handled.
             output.flush()
         except BrokenPipeError:
             _discard_output()
@@ -92,19 +92,19 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             output.complain(f"error: {_error_text(error, options)}")
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
-            # An error without a file name is a bug, and keeps its traceback.
+            # An OSError without a file name is a bug, and keeps its traceback.
             if error.filename is not None:
                 output.complain(f"error: {error.filename}: {error.strerror}")
             elif _working_directory_exists():
                 raise
             else:
-                output.complain("error: the working directory was removed\n  hint: go to another one")
+                output.complain("error: the working directory was removed\n  hint: go to another directory")
             return _EXIT_REFUSED
     return code
 
 
 def _error_text(error: ShoalError, options: set[str]) -> str:
-    """Return an error with the options of the verb in its hint; a message may quote stored text, and stays."""
+    """Return an error with the options of the verb in its hint; the message stays, because it may quote stored text."""
     hint = in_shell(error.hint, options)
     message = in_shell(error.message, options) if isinstance(error, UsageError) else error.message
     return f"{message}\n  hint: {hint}" if hint else message
@@ -142,7 +142,7 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that suggests verbs, options and values; argparse does so from Python 3.14 on."""
+    """A parser that suggests verbs, options and values, like argparse from Python 3.14 on."""
 
     @property
     def options(self) -> set[str]:
@@ -150,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
         return {option for option in self._option_string_actions if option.startswith("--")}
 
     def refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """End the program at an unknown option, before argparse complains about a missing one."""
+        """End the program at an unknown option, before argparse complains about a missing option."""
         known = self.options
         for word in words:
             name = word.partition("=")[0]

@@ -31,8 +31,8 @@ _SHOWN_BATCHES = 256
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "FILE names sources and their weights (docs/mixture-files.md). Indexes are read, or built if there are none; "
-        "samples are not read. Visits are samples of a source in the run, divided by its size."
+        "FILE names sources and their weights (docs/mixture-files.md). Missing indexes are built; samples are not "
+        "read. Visits are samples of a source in the run, divided by the size of the source."
     )
     parser.add_argument("source", metavar="FILE", nargs=1, help="mixture file, metadataset of Energon, or streams")
     parser.add_argument("--split", metavar="NAME", action="append", help="split of a metadataset or of the sources")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--epochs", type=at_least_one, metavar="E", help=text)
     length.add_argument("--steps", type=at_least_one, metavar="T", help="length of the run in steps")
     add_page_arguments(parser)
-    add_order_arguments(parser, default="if the file has none (default: shuffle())")
+    add_order_arguments(parser, default="if the file has no order (default: shuffle())")
     add_json_argument(parser)
 
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = shuffled_mixture(arguments)
     request = dataset.stream.spec.request
     if not isinstance(request, MixRequest):
-        raise TypeError("this is no mixture")
+        raise TypeError("not a mixture")
     if arguments.pack_sequences is not None and arguments.global_batch is None:
         msg = "--pack-sequences counts steps of sequences, but --global-batch is not given"
         raise UsageError(msg, hint="--global-batch N, the sequences of a step over all ranks")
@@ -111,7 +111,7 @@ def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[d
     request, means = lengths.request, lengths.means
     counts, ends, weights = dataset.counts(end), dataset.exhausted_at(), dataset.weights_at(0)
     token_shares = _token_shares(lengths, weights)
-    windows = dict.fromkeys(request.names, 0)  # bytes, summed over nested mixtures
+    windows = dict.fromkeys(request.names, 0)  # window bytes, summed over nested mixtures
     for (name, _), part in zip(dataset.resolved.request.leaves(), dataset.resolved.parts, strict=True):
         windows[name.partition("/")[0]] += part.chunks_held_bytes
     total = sum(windows.values()) or 1

@@ -49,12 +49,12 @@ def say(text: str = "", stream: TextIO | None = None) -> None:
 
 def complain(text: str) -> None:
     """Print a line to stderr, with the prefix ``shoal:``."""
-    flush()  # keeps the order of lines in a terminal or a shared log
+    flush()  # to keep the order of lines in a terminal or a shared log
     print(f"shoal: {text}", file=sys.stderr, flush=True)
 
 
 def flush() -> None:
-    """Flush stdout if there is one."""
+    """Flush stdout, if it exists."""
     print(end="", flush=True)
 
 

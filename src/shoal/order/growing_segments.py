@@ -1,14 +1,14 @@
 """The growing order: a listing's shards permuted by the seed, cut into segments, and ordered segment by segment.
 
-The first segment is small, because delivery waits until it is indexed. Each next one is twice as large, so that it can
-be indexed while the one before is used. Beyond twice the window a larger segment would hardly mix better, and would
-take longer until its first sample. Segments are a function of the listing, the seed and the window alone.
+The first segment is small, because delivery waits for its index. Each next segment is twice as large, and is indexed
+while the segment before is used. A segment larger than two windows would hardly mix better, and its first sample would
+come later. Segments are a function of the listing, the seed and the window alone.
 
 A segment is a range of sample ids and of chunks, and its positions are the same range as its ids. Its order knows
 nothing of other segments, so the samples at its positions stay the same when segments follow.
 
-Ranks share a batch as the segment's own order decides. In a batch at a border between segments, samples of both are
-spread over all ranks.
+The order of a segment decides how ranks share a batch. In a batch at a border, the samples of both segments are spread
+over all ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shoal.order.seeds import check_seed, key
 FIRST_BYTES = 64 * 2**20
 """Bytes that end the first segment, unless the window is less than half as large."""
 
-_WINDOWS = 2  # that end a segment of the middle of an epoch
+_WINDOWS = 2  # size of a segment in the middle of an epoch, in windows
 
 
 def permuted_shards(num_shards: int, *, seed: int) -> NDArray[np.int64]:
@@ -51,7 +51,7 @@ def permuted_shards(num_shards: int, *, seed: int) -> NDArray[np.int64]:
 
 
 def segment_seed(seed: int, number: int) -> int:
-    """Return the seed of the order inside a segment; with one seed, segments of equal size would have equal orders."""
+    """Return the seed of the order inside a segment; a common seed would order segments of equal size alike."""
     return key(check_seed(seed), 0, "growing segment", number)
 
 
@@ -83,7 +83,7 @@ def cut_segments(num_bytes: Sequence[int] | NDArray[Any], *, window_bytes: int) 
         raise UsageError(f"window_bytes must be at least 1; got {window_bytes}")
     sizes = np.asarray(num_bytes)
     if sizes.size and int(sizes.min()) < 0:
-        raise UsageError(f"shards cannot have less than 0 bytes; shard {int(sizes.argmin())} has {int(sizes.min())}")
+        raise UsageError(f"shards cannot have a negative size; shard {int(sizes.argmin())} has {int(sizes.min())}")
     most = _WINDOWS * int(window_bytes)
     limit, filled, firsts = min(FIRST_BYTES, most), 0, [0]
     for number, size in enumerate(sizes.tolist(), start=1):
@@ -103,14 +103,14 @@ _BOUND = 2  # segments: the reader and the planner are in the same segment or in
 
 
 class SegmentsInTurn:
-    """Segments in turn; each is bound when it is needed, and the two that were bound last are kept.
+    """Segments in turn; each segment is bound on first use, and the last two bound segments are kept.
 
     Parameters
     ----------
     first_samples, first_chunks
-        Samples and chunks before each segment, then in all; shape (num_segments + 1,). A segment may be empty.
+        Samples and chunks before each segment, then the totals; shape (num_segments + 1,). A segment may be empty.
     order_of
-        Binds the order of a segment, given by number, over its own samples and chunks, which count from 0.
+        Binds the order of a segment, given by number, over its samples and chunks; both count from 0.
     parameters
         Parameters of the order as a whole: readers plan with the number of ``chunks`` used at a time.
     """
@@ -135,7 +135,7 @@ class SegmentsInTurn:
         self._bound: dict[int, BoundOrder] = {}
 
     def segment(self, number: int) -> BoundOrder:
-        """Return the order of a segment; without a lock, at worst it is bound twice."""
+        """Return the order of a segment; without a lock, at worst a segment is bound twice."""
         order = self._bound.get(number)
         if order is None:
             order = self._order_of(number)
@@ -204,7 +204,7 @@ class SegmentsInTurn:
 
 
 def _grouped(firsts: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-    """Yield each segment that holds some of the numbers, ascending, and the indices of its numbers."""
+    """Yield each segment with some of the numbers, ascending, and the indices of its numbers."""
     segments = np.searchsorted(firsts, numbers, side="right") - 1
     if not len(segments):
         return

@@ -1,6 +1,6 @@
 """Orders without a window: storage order, a full permutation, blocks of chunks, and a shuffle buffer.
 
-The last two are the shuffles of other loaders, exact and seekable: for comparison with the window.
+Blocks and the buffer are the shuffles of other loaders, made exact and seekable, for comparison with the window.
 
 *Tumbling blocks* (annbatch, Marin): groups of permuted chunks, each group permuted as a whole.
 
@@ -9,12 +9,12 @@ after another. The first ``B`` samples fill the slots of a buffer. From then on 
 emits its sample and puts the next sample of the stream, number ``B + t``, there. At the end the slots are emptied in
 random order.
 
-The slot that step ``t`` picks is a pure function of ``t``. So the output is known without holding a buffer: the sample
-that the last step before ``t`` put into the same slot, or the slot's first sample. A seek goes back until it has met
-each slot it needs, which takes about ``B log B`` steps of arithmetic and no data.
+The slot of step ``t`` is a pure function of ``t``. So the output is known without holding a buffer: the sample of the
+last step before ``t`` with the same slot, or the slot's first sample. A seek goes back until every needed slot was
+found: about ``B log B`` steps of arithmetic, without data.
 
-Contrary to common belief, a reservoir may move a sample by more than ``B`` positions: a sample can leave up to ``B``
-positions earlier, but stays for ``B`` steps only on average, with an exponential tail.
+Contrary to common belief, a reservoir may move a sample by more than ``B`` positions: a sample leaves at most ``B``
+positions early, but stays for ``B`` steps only on average, with an exponential tail.
 
 References
 ----------
@@ -130,12 +130,12 @@ class FullEpoch(_ListedEpoch):
         self._key = epoch_key
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the ids at positions ``[start, stop)``; O(1) memory beyond them."""
+        """Return the ids at positions ``[start, stop)``; O(1) additional memory."""
         first, end = as_span(start, stop, self.num_samples)
         return permute(np.arange(first, end), self.num_samples, self._key)
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each id; O(1) each."""
+        """Return the position of each id; O(1) per id."""
         return unpermute(as_ids(ids, self.num_samples), self.num_samples, self._key)
 
 
@@ -153,13 +153,13 @@ class ChunkLine:
         self.num_samples = int(self.starts[-1])
 
     def locate(self, line: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sample id at each point of the line, and its chunk; O(log num_chunks) each."""
+        """Return the sample id at each point of the line, and its chunk; O(log num_chunks) per point."""
         at = np.searchsorted(self.starts, line, side="right") - 1
         chunks = self._chunk_at[at]
         return self._first_id[chunks] + line - self.starts[at], chunks
 
     def line_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the point on the line of each sample id; O(log num_chunks) each."""
+        """Return the point on the line of each sample id; O(log num_chunks) per id."""
         chunks = np.searchsorted(self._first_id, ids, side="right") - 1
         at = unpermute(chunks, len(self._chunk_at), self._key)
         line: NDArray[np.int64] = self.starts[at] + ids - self._first_id[chunks]
@@ -173,8 +173,7 @@ _SPAN = 1 << 16
 class Block:
     """Groups of ``chunks`` random chunks, one after another, all samples of a group permuted.
 
-    With the memory of a window of as many chunks it mixes half as well, and while one block is in use the next block is
-    read.
+    With equal memory, blocks mix half as well as a window, because the next block is read while a block is in use.
 
     >>> sorted(Block(chunks=2).bind([2, 3, 4]).ids(0, 9).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8]
@@ -197,7 +196,7 @@ class Block:
         return {"chunks": self.chunks}
 
     def kept_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """Return 0: a bound order keeps nothing beside its chunk tables."""
+        """Return 0: a bound order keeps only its chunk tables."""
         return 0
 
     def span_bytes(self, num_samples: int) -> int:  # noqa: ARG002
@@ -229,7 +228,7 @@ class BlockEpoch:
         chunks = order.chunks
         self.num_samples = line.num_samples
         num_chunks = len(line.starts) - 1
-        step = min(chunks, max(1, num_chunks))  # a block may be larger than the dataset, by any number
+        step = min(chunks, max(1, num_chunks))  # a block may be much larger than the dataset
         borders = np.arange(0, num_chunks + step, step)
         self._starts = line.starts[np.minimum(borders, num_chunks)]
         self._keys = keys(epoch_key, np.arange(len(self._starts)))
@@ -239,7 +238,7 @@ class BlockEpoch:
             raise UsageError(msg, hint="fewer chunks in a block, or smaller chunks")
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the ids at positions ``[start, stop)``; O(log num_chunks) each."""
+        """Return the ids at positions ``[start, stop)``; O(log num_chunks) per id."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -249,7 +248,7 @@ class BlockEpoch:
         return self._line.locate(begin + permute_each(positions - begin, size, block_keys))
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each id; O(log num_chunks) each."""
+        """Return the position of each id; O(log num_chunks) per id."""
         line = self._line.line_of(as_ids(ids, self.num_samples))
         begin, size, block_keys = self._block(line)
         return begin + unpermute_each(line - begin, size, block_keys)
@@ -268,7 +267,7 @@ _MOST_SAMPLES = 2**32 - 1
 class Buffer:
     """A reservoir of ``samples`` samples over the chunks in random order.
 
-    With whole shards as chunks it is the buffer shuffle of today's loaders.
+    With whole shards as chunks, the order is the buffer shuffle of today's loaders.
 
     >>> order = Buffer(samples=3).bind([4, 4, 4], seed=1)
     >>> sorted(order.ids(0, 12).tolist()) == list(range(12))
@@ -313,7 +312,7 @@ class BufferEpoch:
         self._steps = self.num_samples - self._slots
         self._slot_key, self._end_key = slot_key, end_key
         self._reservoir = Reservoir(self._slots, self._picked, np.arange, lambda numbers: numbers)
-        # Samples stay long: only a span of many buffers shows the remaining samples of a chunk.
+        # Samples stay long, so only a span of many buffers has all samples of a chunk.
         self.span = min(max(_SPAN, 8 * self._slots), 1 << 22)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -325,7 +324,7 @@ class BufferEpoch:
         return self._line.locate(self._left(*as_span(start, stop, self.num_samples)))
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each id, found by stepping through the epoch from the earliest: O(num_samples)."""
+        """Return the position of each id, by stepping through the epoch from the earliest id on: O(num_samples)."""
         points = self._line.line_of(as_ids(ids, self.num_samples))
         earliest = max(0, int(points.min(initial=self.num_samples)) - self._slots)
         return found_by_scan(self._left, points, earliest, self.num_samples)

@@ -1,31 +1,31 @@
 """Partitioning of an epoch into global batches, dealt to any number of ranks.
 
-A global batch is the positions ``[p, p + G)`` of the order. It depends only on where the run started, on G and on the
-number of samples. To deal it, its samples are sorted by canonical node, by the lane of their chunk and by position, and
-cut into ``world_size`` slices whose sizes differ by at most one. The sort decides which rank gets a sample; within its
-slice a rank has its samples in the order of positions. So the samples of a global batch never depend on the number of
-ranks, and a chunk stays with one rank except near a cut.
+A global batch is the positions ``[p, p + G)`` of the order. A global batch depends only on the start of the run, on G
+and on the number of samples. For dealing, the samples are sorted by canonical node, by the lane of their chunk and by
+position, and cut into ``world_size`` slices; sizes of slices differ by at most one. The sort decides which rank gets a
+sample; within its slice a rank has its samples in the order of positions. So the samples of a global batch never depend
+on the number of ranks, and a chunk stays with one rank except near a cut.
 
 Each lane holds one chunk at any time, so a cut stays in place while chunks come and go: 15 ranks over 16 nodes of 16
 chunks read each chunk 1.07 times, 64 ranks 1.06 times. With a fixed hash of the chunk as its lane, as in orders without
-lanes, it is 1.20 and 1.58; with the position alone, 1.5 to 4.
+lanes, ranks read each chunk 1.20 and 1.58 times; sorted by position alone, 1.5 to 4 times.
 
-``remainder`` decides about the samples left at the end of an epoch:
+``remainder`` is the treatment of the last, incomplete global batch of an epoch:
 
-* ``"keep"``: the last global batch holds the remaining samples, dealt evenly. If fewer samples than ranks remain, the
-  ranks without one get a repeat, so that every rank yields the same number of batches.
+* ``"keep"``: the last global batch holds the remaining samples, dealt evenly. If fewer samples than ranks remain, ranks
+  without a sample get a repeat, so that every rank yields the same number of batches.
 * ``"pad"``: the last global batch is filled with repeats.
-* ``"drop"``: it is dropped.
+* ``"drop"``: the last global batch is dropped.
 
 Repeats are the samples at the positions just before the last batch, and are marked. Without batches (``batched=False``)
 nothing is repeated, and ranks may differ by one sample.
 
-With ``balance=k`` the samples of each ``k`` neighbouring ranks are dealt among these by their weights (`balanced`) if
-the order knows them. Global batches stay the same.
+With ``balance=k``, the samples of ``k`` neighbouring ranks are dealt among these ranks by weight (`balanced`) if the
+order knows weights. Global batches stay the same.
 
 With ``refills=True`` a rank cuts its batches from the samples of its share that a filter keeps. Then global batches
-only decide which rank gets a sample: the last one is dealt as it is, and ``remainder`` applies to the rank's own last
-batch.
+only decide which rank gets a sample: the last global batch is dealt as it is, and ``remainder`` applies to the last
+batch of each rank.
 
 References
 ----------
@@ -56,10 +56,10 @@ _MOST_OF_BATCH, _MOST_REPEATS = 1 << 40, 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The samples that one rank gets of some consecutive global batches.
+    """The samples of one rank in some consecutive global batches.
 
-    ``ids``, ``positions`` (of the order itself, even if some of its positions are left out), ``chunks`` (int64) and
-    ``repeated`` (bool) have shape (num_samples,); batch ``i`` is their slice ``[batch_first[i], batch_first[i + 1])``.
+    ``ids``, ``positions`` (of the order itself, even if positions are left out), ``chunks`` (int64) and ``repeated``
+    (bool) have shape (num_samples,); batch ``i`` is the slice ``[batch_first[i], batch_first[i + 1])``.
     """
 
     ids: NDArray[np.int64]
@@ -88,13 +88,13 @@ class Partition:
     remainder
         Treatment of the last, incomplete global batch: "keep", "pad" or "drop".
     batched
-        False if ranks get single samples: then G is the world size and nothing is ever repeated.
+        False if ranks get single samples: then G is the world size, and there are no repeats.
     refills
         True if ranks fill their batches from their shares, and global batches only decide which rank gets a sample.
     packing
         Arguments for packing the documents of a rank's share into sequences, as JSON types; None for samples.
     balance
-        Neighbouring ranks that exchange samples so that each has about the same weight; 0 for none.
+        Number of neighbouring ranks that exchange samples to equalize weights; 0 for none.
     """
 
     global_batch: int
@@ -116,12 +116,12 @@ class Partition:
             raise UsageError(msg, hint="a larger global batch, or fewer ranks")
 
     def num_batches(self, num_samples: int, start: int = 0) -> int:
-        """Count the global batches from position ``start`` to the end of the epoch, which every rank yields."""
+        """Count the global batches, and the batches of each rank, from position ``start`` to the end of the epoch."""
         left = num_samples - start
         return left // self.global_batch if self._drops else -(-left // self.global_batch)
 
     def num_samples_of(self, rank: int, num_samples: int) -> int:
-        """Count the samples that one rank gets in an epoch that starts at position 0, repeats included."""
+        """Count the samples of a rank in an epoch that starts at position 0, repeats included."""
         whole, rest = divmod(num_samples, self.global_batch)
         total = whole * self.size_of(rank)
         if rest and not self._drops:
@@ -129,17 +129,17 @@ class Partition:
         return total
 
     def size_of(self, rank: int) -> int:
-        """Return the number of samples that one rank gets of a whole global batch."""
+        """Return the number of samples of a rank in a whole global batch."""
         return self._size_of(rank, self.global_batch)
 
     def end_of(self, batch: int, num_samples: int, start: int = 0) -> int:
-        """Return the position after global batch ``batch``, counted from ``start``; a state keeps it after use."""
+        """Return the position after global batch ``batch``, counted from ``start``; a state keeps this position."""
         return min(start + (batch + 1) * self.global_batch, num_samples)
 
     def share(self, order: BoundOrder, rank: int, first: int, stop: int, start: int = 0) -> Share:
         """Return the share of ``rank`` in the global batches ``[first, stop)``, counted from position ``start``.
 
-        Takes the order's time for all positions of these batches, plus about 0.1 us each if there are several ranks.
+        Takes the order's time for all positions of these batches, plus about 0.1 us per position for several ranks.
         """
         check_rank(rank, self.world_size)
         begin = min(start + first * self.global_batch, order.num_samples)
@@ -155,10 +155,10 @@ class Partition:
         return share
 
     def dealt(self, order: BoundOrder, first: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the chunk of each sample of the full global batches ``[first, stop)``, and the rank that gets it.
+        """Return the chunk and the rank of each sample of the full global batches ``[first, stop)``.
 
         Both have the shape ((stop - first) * global_batch,), in the order of positions. Covers all ranks at the cost of
-        `share` for one. The last batch of an epoch counts only if it is full.
+        `share` for one rank. The last batch of an epoch counts only if full.
         """
         stop = min(stop, order.num_samples // self.global_batch)
         begin, end = first * self.global_batch, max(first, stop) * self.global_batch
@@ -172,8 +172,8 @@ class Partition:
     def taken(self, order: BoundOrder, counts: Sequence[int | None], start: int = 0) -> tuple[int, NDArray[np.int64]]:
         """Return the positions taken if each rank took ``counts`` samples of its share from position ``start`` on.
 
-        A count of None is a whole share. Returns the number of global batches taken whole, and the other positions
-        taken, ascending; O(positions from the first global batch that is not whole to the last one begun).
+        A count of None is a whole share. Returns the number of completely taken global batches, and the other taken
+        positions, ascending; O(positions from the first incomplete global batch to the last begun global batch).
         """
         num_batches = self.num_batches(order.num_samples, start)
         sizes = self._sizes(self.global_batch)
@@ -221,7 +221,7 @@ class Partition:
         return Share(ids[rows], positions[rows], chunks[rows], repeated[rows], np.array([0, len(rows)]))
 
     def _dealing(self, order: BoundOrder, begin: int, chunks: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        """Return the dealing order of global batches from ``begin``, counted from there; shape (num_batches, size)."""
+        """Return the dealing order of global batches from ``begin``, as offsets; shape (num_batches, size)."""
         numbers = np.arange(len(chunks))
         num_batches = len(chunks) // size
         dealt = dealing_order(order, numbers // size, max(1, num_batches.bit_length()), begin + numbers, chunks)
@@ -302,7 +302,7 @@ def check_rank(rank: int, world_size: int) -> None:
 
 
 def _untouched(order: BoundOrder, positions: NDArray[np.int64]) -> tuple[BoundOrder, NDArray[np.int64]]:
-    """Return the order below gaps, and the positions there."""
+    """Return the order without gaps, and the positions in this order."""
     if isinstance(order, WithoutGaps):
         return order.untouched, order.untouched_positions(positions)
     return order, positions
@@ -322,7 +322,7 @@ def _joined(shares: list[Share]) -> Share:
 
 
 def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) -> NDArray[np.int64]:
-    """Return the columns of each batch in an order whose parts, of ``sizes``, weigh about the same in each row.
+    """Return an order of the columns of each batch; cut into parts of ``sizes``, all parts weigh about the same.
 
     The heaviest samples are dealt first, one to each rank in turn. In each turn the heaviest sample left goes to
     the rank that has the least so far: longest processing time first, with as many samples for each rank. Ranks

@@ -1,10 +1,10 @@
-"""Orders of some samples, and orders in which only some positions are delivered.
+"""Orders of selected samples, and orders that deliver only selected positions.
 
 `take`, `skip` and `select` choose stored samples before a shuffle, and positions of the shuffled order after it.
 
-A gap is a range of positions of one epoch that a run leaves out, for example to resume past bad batches. The positions
-that are left are renumbered 0, 1, 2, ..., and batches are cut from these numbers; states, certificates and traces use
-the original positions. So a state from before a gap was added belongs to the same run as one from after it.
+A gap is a range of positions of one epoch that a run leaves out, for example to resume past bad batches. The remaining
+positions are renumbered 0, 1, 2, ..., and batches are cut from these numbers; states, certificates and traces use the
+original positions. So states from before and after the addition of a gap belong to the same run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import BoundOrder, Changing, Renumbered, Repeating, as_span, chunk_starts, first_between
 
 MOST_GAPS = 12
-"""Most gaps of a run; a state lists all of them in less than 1 KB."""
+"""Maximum number of gaps of a run; a state lists all gaps in less than 1 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Ranges ``(epoch, start, stop)``, ascending, none empty, none adjacent to the next of its epoch."""
+    """Ranges ``(epoch, start, stop)``, ascending; no range is empty, or adjacent to a range of the same epoch."""
 
     ranges: tuple[tuple[int, int, int], ...] = ()
 
@@ -61,11 +61,11 @@ class Gaps:
         return bool(self.ranges)
 
     def plus(self, other: Gaps) -> Gaps:
-        """Return the union of both."""
+        """Return the union with other gaps."""
         return Gaps.of([*self.ranges, *other.ranges]) if other.ranges else self
 
     def left(self, epoch: int, num_samples: int) -> Runs | None:
-        """Return the positions of an epoch that are left; None if all are.
+        """Return the positions of an epoch outside of gaps; None for all positions.
 
         >>> len(Gaps.of([(0, 10, 30)]).left(0, 100)), Gaps.of([(0, 10, 30)]).left(1, 100)
         (80, None)
@@ -87,19 +87,19 @@ NO_GAPS = Gaps()
 
 
 def position_in(left: Runs | None, number: int, num_samples: int) -> int:
-    """Return the position of sample ``number`` among the positions left; ``num_samples`` after the last."""
+    """Return the position of sample ``number`` among the remaining positions; ``num_samples`` after the last sample."""
     if left is None:
         return number
     return int(left.members(np.array([number]))[0]) if number < len(left) else num_samples
 
 
 def number_in(left: Runs | None, position: int) -> int:
-    """Count the positions left before this one."""
+    """Count the remaining positions before a position."""
     return position if left is None else int(left.count_between(np.array([0, position]))[0])
 
 
 def span_in(left: Runs | None, first: int, stop: int) -> tuple[int, int]:
-    """Return the span of positions of the numbers ``[first, stop)`` among the positions left, gaps included."""
+    """Return the span of positions, gaps included, of the numbers ``[first, stop)`` among the remaining positions."""
     if left is None or first >= stop:
         return first, stop
     begin, last = left.members(np.array([first, stop - 1])).tolist()
@@ -107,7 +107,7 @@ def span_in(left: Runs | None, first: int, stop: int) -> tuple[int, int]:
 
 
 def left_beside(gaps: Iterable[tuple[int, int]], taken: NDArray[np.int64], num_samples: int) -> Runs | None:
-    """Return the positions that are neither in the ranges ``gaps`` nor in ``taken``, which ascends; None if all are.
+    """Return the positions outside of the ranges ``gaps`` and of ``taken`` (ascending); None for all positions.
 
     >>> left = left_beside([(2, 4)], np.array([3, 4, 7]), 9)
     >>> left.members(np.arange(len(left))).tolist()
@@ -125,7 +125,7 @@ def left_beside(gaps: Iterable[tuple[int, int]], taken: NDArray[np.int64], num_s
 
 
 def locate_at(order: BoundOrder, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ids and chunks at ascending positions: one call for each span of the order that has some of them."""
+    """Return the ids and chunks at ascending positions, with one call for each span of the order."""
     ids, chunks = np.empty_like(positions), np.empty_like(positions)
     borders = np.flatnonzero(np.diff(positions // order.span)) + 1
     for low, high in itertools.pairwise([0, *borders.tolist(), len(positions)] if len(positions) else ()):
@@ -136,7 +136,7 @@ def locate_at(order: BoundOrder, positions: NDArray[np.int64]) -> tuple[NDArray[
 
 
 class OverStored(Renumbered):
-    """An order over the numbers of the stored samples that take part, with their ids instead of the numbers."""
+    """An order over the numbers of the selected stored samples; yields ids instead of these numbers."""
 
     def __init__(self, numbered: BoundOrder, stored: Runs) -> None:
         super().__init__(numbered)
@@ -148,20 +148,20 @@ class OverStored(Renumbered):
         return self._stored.members(numbers), chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each id, -1 if the sample does not take part."""
+        """Return the position of each id, -1 if the sample is not selected."""
         numbers = self._stored.numbers(np.atleast_1d(np.asarray(ids)))
         positions = np.full(len(numbers), -1, dtype=np.int64)
         positions[numbers >= 0] = self.numbered.positions(numbers[numbers >= 0])
         return positions
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
         number = int(self._stored.numbers(np.array([sample_id]))[0])
         return first_between(self.numbered, number, start, stop) if number >= 0 else -1
 
 
 class _SomePositions:
-    """The positions of an order that lie in some runs, renumbered from 0."""
+    """The positions of an order inside of runs, renumbered from 0."""
 
     def __init__(self, untouched: BoundOrder, runs: Runs) -> None:
         self.untouched, self._runs = untouched, runs
@@ -187,10 +187,10 @@ class _SomePositions:
         return locate_at(self.untouched, positions)
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the first renumbered position of each id, -1 if it has none."""
+        """Return the first renumbered position of each id, -1 for an id without a position."""
         positions = self.untouched.positions(ids)
         numbers = self._runs.numbers(positions)
-        if isinstance(self.untouched, Repeating):  # if its first position is not in the runs, a later one may be
+        if isinstance(self.untouched, Repeating):  # a later position of the sample may be in the runs
             sample_ids = np.atleast_1d(np.asarray(ids))
             for row in np.flatnonzero((numbers < 0) & (positions >= 0)).tolist():
                 numbers[row] = self._first_between(int(sample_ids[row]), 0, len(self._runs))
@@ -204,12 +204,12 @@ class _SomePositions:
         while (position := first_between(self.untouched, sample_id, position, last + 1)) >= 0:
             if (number := int(runs.numbers(np.array([position]))[0])) >= 0:
                 return number
-            position = int(runs.starts[np.searchsorted(runs.starts, position)])  # of the next run
+            position = int(runs.starts[np.searchsorted(runs.starts, position)])  # start of the next run
         return -1
 
 
 class WithoutGaps(_SomePositions):
-    """The positions of an order that are left, renumbered from 0; they are dealt as if nothing were missing."""
+    """The positions of an order outside of gaps, renumbered from 0; dealing ignores the gaps."""
 
     @property
     def num_canonical_nodes(self) -> int:
@@ -218,7 +218,7 @@ class WithoutGaps(_SomePositions):
 
 
 class ChosenPositions(_SomePositions):
-    """The positions of an order that `take`, `skip` or `select` chose, renumbered from 0."""
+    """The positions of an order chosen by `take`, `skip` or `select`, renumbered from 0."""
 
     @property
     def num_canonical_nodes(self) -> int:
@@ -227,12 +227,12 @@ class ChosenPositions(_SomePositions):
 
     @property
     def changes(self) -> list[int]:
-        """Chosen positions at which the order changes; see `Changing`."""
+        """Positions of the changes of the order, counted in chosen positions; see `Changing`."""
         if not isinstance(self.untouched, Changing):
             return []
         numbers = [number_in(self._runs, position) for position in self.untouched.changes]
         return sorted({number for number in numbers if 0 < number < self.num_samples})
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the chosen positions ``[start, stop)`` that has this sample; -1 if none has."""
+        """Return the first chosen position in ``[start, stop)`` with this sample; -1 without such a position."""
         return self._first_between(sample_id, start, stop)

@@ -23,11 +23,11 @@ from shoal.order.seeds import draws, key
 LANE_BITS = 16
 AXIS_BITS = 24
 MOST_RANKS = 1 << 20
-"""Most ranks of a run, and canonical nodes of an order: less than 2^AXIS_BITS, and each takes some memory."""
-_MOST_STREAMS = MOST_RANKS  # of other libraries
+"""Maximum number of ranks of a run, and of canonical nodes of an order: below 2^AXIS_BITS, to limit memory."""
+_MOST_STREAMS = MOST_RANKS  # in the orders of other libraries
 
 Moved = Literal["chunks", "shards", "samples", "nothing"]
-"""Unit that an order moves as a whole; it decides the order's chunks, and how they are read."""
+"""Unit that an order moves as a whole; determines the chunks of the order, and the reads."""
 
 _DEAL_KEY = key(0, 0, "deal")
 
@@ -48,11 +48,11 @@ class BoundOrder(Protocol):
 
     @property
     def num_canonical_nodes(self) -> int:
-        """Number of shares of the dataset over which positions alternate; 1 if there are none."""
+        """Number of shares of the dataset over which positions alternate; 1 without shares."""
 
     @property
     def version(self) -> int:
-        """Number that changes whenever the same arguments give other ids."""
+        """Version number; changes with every change of ids for the same arguments."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -78,15 +78,15 @@ class Laned(Protocol):
 
 @runtime_checkable
 class Narrowing(Protocol):
-    """A bound order that keeps spans, and can keep shorter ones."""
+    """A bound order that keeps spans, and can keep shorter spans."""
 
     def narrow(self, positions: int) -> None:
-        """Limit spans to about this many positions, for a caller that uses few at a time."""
+        """Limit spans to about this many positions, for a caller that uses few positions at a time."""
 
 
 @runtime_checkable
 class Dealing(Protocol):
-    """A bound order with its own way to share a batch among ranks; its positions do not alternate over nodes."""
+    """A bound order with its own division of a batch among ranks; positions do not alternate over nodes."""
 
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
@@ -107,23 +107,23 @@ class Weighing(Protocol):
 
 @runtime_checkable
 class Changing(Protocol):
-    """A bound order in which frequencies of kinds of samples change, such as the weights of a mixture's sources."""
+    """A bound order with changing frequencies of kinds of samples, such as the weights of a mixture's sources."""
 
     @property
     def changes(self) -> Sequence[int]:
-        """Positions after 0, ascending, where frequencies change enough to separate the samples before and after."""
+        """Ascending positions after 0 with a change of frequencies; samples before and after are kept apart."""
 
 
 @runtime_checkable
 class Repeating(Protocol):
-    """A bound order in which a sample may have several positions; `positions` returns the first one."""
+    """A bound order in which a sample may have several positions; `positions` returns the first position."""
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
 
 
 class Renumbered(ABC):
-    """A bound order that gives the samples of another one other ids, position by position."""
+    """A bound order that maps the ids of another bound order, position by position."""
 
     def __init__(self, numbered: BoundOrder) -> None:
         self.numbered = numbered
@@ -143,7 +143,7 @@ class Renumbered(ABC):
 
 
 def first_between(order: BoundOrder, sample_id: int, start: int, stop: int) -> int:
-    """Return the first of the positions ``[start, stop)`` of an order that has this sample; -1 if none has."""
+    """Return the first position in ``[start, stop)`` of an order with this sample; -1 without such a position."""
     if isinstance(order, Repeating):
         return order.first_between(sample_id, start, stop)
     position = int(order.positions(np.array([sample_id]))[0])
@@ -158,7 +158,7 @@ def innermost(order: BoundOrder) -> BoundOrder:
 
 
 def narrow(order: BoundOrder, positions: int) -> None:
-    """Limit the spans of an order to about this many positions, if it keeps spans."""
+    """Limit the spans of an order with spans to about this many positions."""
     if isinstance(spanned := innermost(order), Narrowing):
         spanned.narrow(positions)
 
@@ -174,7 +174,7 @@ def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]
 def node_and_lane(
     order: BoundOrder, positions: NDArray[np.int64], chunks: NDArray[np.int64], *, bits: int
 ) -> NDArray[np.uint64]:
-    """Return the canonical node of each position and the lane of its chunk, as one fraction of ``2**bits``."""
+    """Return the canonical node of each position and the lane of its chunk, combined in a fraction of ``2**bits``."""
     num_nodes = order.num_canonical_nodes
     nodes = (positions % num_nodes).astype(np.uint64)
     lines = nodes << np.uint64(LANE_BITS) | lanes_of(order, chunks)
@@ -185,7 +185,7 @@ class Order(Protocol):
     """An order of the samples of an epoch, not yet bound to a dataset."""
 
     moves: ClassVar[Moved]
-    """If an order moves shards, it is bound to chunks that are whole shards."""
+    """An order that moves shards is bound to whole shards as chunks."""
 
     @property
     def name(self) -> str:
@@ -193,14 +193,14 @@ class Order(Protocol):
 
     @property
     def version(self) -> int:
-        """Number that changes whenever the same arguments give other ids."""
+        """Version number; changes with every change of ids for the same arguments."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """Arguments, as JSON types, that distinguish orders of this name and fit into a state."""
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
-        """Return the order of epoch ``epoch`` of a dataset whose chunk ``i`` holds ``chunk_samples[i]`` samples.
+        """Return the order of an epoch of a dataset; chunk ``i`` of the dataset holds ``chunk_samples[i]`` samples.
 
         Chunks and sample ids are numbered in storage order: chunk 0 holds the ids from 0.
         """
@@ -208,25 +208,25 @@ class Order(Protocol):
 
 @runtime_checkable
 class BindsBetween(Protocol):
-    """An order that binds to chunk borders, which an index stores, so chunk sizes need not be computed."""
+    """An order that binds to chunk borders; an index stores borders, so chunk sizes need not be computed."""
 
     def bind_between(self, borders: NDArray[np.int64], *, seed: int = 0, epoch: int = 0) -> BoundOrder:
         """Bind as `Order.bind`, to chunks with the sample ids ``[borders[i], borders[i + 1])``.
 
-        The order keeps the array, of shape (num_chunks + 1,), which must not change.
+        The order keeps the array, of shape (num_chunks + 1,); the array must not change.
         """
 
 
 @runtime_checkable
 class OwnLength(Protocol):
-    """An order whose epochs repeat samples or leave some out, so that their length differs from the dataset's."""
+    """An order with epochs that repeat or drop samples, so the length of an epoch differs from the dataset's."""
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
         """Return the number of positions of an epoch, the same for every epoch and seed."""
 
 
 class Adopted(NamedTuple):
-    """The order, seed, epoch and position at which another library's run continues."""
+    """The order, seed, epoch and position to continue another library's run."""
 
     order: Order
     seed: int
@@ -236,7 +236,7 @@ class Adopted(NamedTuple):
 
 @runtime_checkable
 class Adopting(Protocol):
-    """An order of another library that understands the library's own checkpoints."""
+    """An order of another library that can read the library's checkpoints."""
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return the start of the run that saved a checkpoint; None for other values.
@@ -271,7 +271,7 @@ def as_whole(name: str, value: object) -> int:
     except TypeError:
         raise UsageError(f"{name} must be an integer; got {with_type(value)}") from None
     if not -(2**63) <= number < 2**63:
-        raise UsageError(f"{name} must be an integer below 2**63; got one of {number.bit_length()} bits")
+        raise UsageError(f"{name} must be an integer below 2**63; got an integer of {number.bit_length()} bits")
     return number
 
 
@@ -288,7 +288,7 @@ def as_within(name: str, value: object, least: int, most: int, *, hint: str = ""
 
 
 def check_counts(order: Any, **least: int) -> None:
-    """Convert arguments of a dataclass to ints from these values on, or raise `UsageError`; a default of None stays."""
+    """Convert arguments of a dataclass to ints of at least these values, or raise `UsageError`; None stays."""
     for field in fields(order):
         value = getattr(order, field.name)
         if field.name in least and not (value is None and field.default is None):
@@ -299,7 +299,7 @@ def check_counts(order: Any, **least: int) -> None:
 
 
 def check_flags(order: Any) -> None:
-    """Convert the arguments of a dataclass whose default is True or False, or raise `UsageError`."""
+    """Convert the arguments of a dataclass with the default True or False to bools, or raise `UsageError`."""
     for field in fields(order):
         if isinstance(field.default, bool):
             object.__setattr__(order, field.name, as_flag(field.name, getattr(order, field.name)))
@@ -310,7 +310,7 @@ def check_streams(**counts: int) -> None:
     product = math.prod(max(1, count) for count in counts.values())
     if product > _MOST_STREAMS:
         msg = f"{' * '.join(counts)} must be at most 2**20; got {product}"
-        raise UsageError(msg, hint="give the numbers of the run that had this order")
+        raise UsageError(msg, hint="give the numbers of the original run")
 
 
 def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
@@ -322,7 +322,7 @@ def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
 
 
 def as_ids(ids: Any, num_samples: int) -> NDArray[np.int64]:
-    """Return the ids as an int64 array, or raise `UsageError` if one is not in ``[0, num_samples)``."""
+    """Return the ids as an int64 array, or raise `UsageError` for an id outside of ``[0, num_samples)``."""
     array = np.atleast_1d(np.asarray(ids))
     if array.size and array.dtype.kind not in "iu":
         raise UsageError(f"sample ids must be integers; got {array.dtype}")

@@ -39,7 +39,7 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
     """
     if name not in ORDERS:
         msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"
-        hint = did_you_mean(name, ORDERS) + "an order is one of these, or an object of shoal.orders"
+        hint = did_you_mean(name, ORDERS) + "an order is one of these names, or an object of shoal.orders"
         raise UsageError(msg, hint=hint)
     names = argument_names(name)
     if wrong := [argument for argument in arguments if argument not in names]:
@@ -59,7 +59,7 @@ def argument_names(name: str) -> tuple[str, ...]:
 
 
 def order_of_text(text: str) -> Order:
-    """Return the order that a text describes by a name, and arguments in parentheses.
+    """Return the order for a text: a name, and arguments in parentheses.
 
     >>> order_of_text("block"), order_of_text("window(chunks=64, num_canonical_nodes=2)")
     (Block(chunks=256), Window(chunks=64, num_canonical_nodes=2))

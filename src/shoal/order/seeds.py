@@ -1,9 +1,9 @@
 """The only source of randomness: keys from words, and numbers from keys.
 
 Every random choice of an order is a pure function of a *key* and a *counter*. A key is 64 bits mixed from the seed, the
-epoch, a purpose ("phase", "place", ...) and further words. Integers are never added to seeds: with ``seed + epoch`` the
-second epoch of one seed is the first epoch of the next (several loaders ship that), and two purposes of one seed share
-a permutation.
+epoch, a purpose ("phase", "place", ...) and other words. Integers are never added to seeds: with ``seed + epoch`` the
+second epoch of a seed is the first epoch of the next seed (several loaders ship this bug), and two purposes of a seed
+share a permutation.
 
 The mixer is the finaliser of SplitMix64 in David Stafford's variant 13. All arithmetic is on unsigned 64-bit
 integers modulo 2**64, so results are equal on every platform and under every version of numpy and Python.
@@ -28,14 +28,14 @@ from shoal.arguments import with_type
 from shoal.errors import UsageError
 
 MAX_SEED = 2**64 - 1
-"""Largest seed; seeds and epochs are integers from 0 to this."""
+"""Largest seed, and largest epoch."""
 
-_MODULO = "take it modulo 2**64 if it comes from a hash"
+_MODULO = "for a hash, take the value modulo 2**64"
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
 _MIX_B = 0x94D049BB133111EB
-_TEXTS_AT_ONCE = 1 << 14  # so that all temporaries stay small
+_TEXTS_AT_ONCE = 1 << 14  # to keep all temporaries small
 
 
 def check_seed(seed: object) -> int:
@@ -77,26 +77,26 @@ def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
 def generator(word: int) -> np.random.Generator:
     """Return a generator of random numbers for a key, equal on every platform and version of numpy.
 
-    numpy keeps the stream of Philox; it may change ``rng.normal`` and other distributions.
+    numpy keeps the stream of Philox, but may change ``rng.normal`` and other distributions.
     """
     return np.random.Generator(np.random.Philox(key=word))
 
 
 def keys(base: int | NDArray[np.uint64], words: NDArray[Any]) -> NDArray[np.uint64]:
-    """Derive a key for each word from a base key (or one each), as if the word were absorbed last; 10 ns each."""
+    """Derive a key for each word from base keys, as if the word were absorbed last; 10 ns per word."""
     turned = np.uint64((base + _GOLDEN) & _MASK) if isinstance(base, int) else base + np.uint64(_GOLDEN)
     return _mixed(turned ^ _mixed(words.astype(np.uint64)))
 
 
 def text_keys(base: int, texts: Sequence[str]) -> NDArray[np.uint64]:
-    """Derive a key for each text from a base key, as if the words of a purpose were absorbed last; 0.4 us each."""
+    """Derive a key for each text from a base key, as if the words of a purpose were absorbed last; 0.4 us per text."""
     text_key = np.empty(len(texts), dtype=np.uint64)
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         data = [text.encode("utf-8", "surrogatepass") for text in texts[first : first + _TEXTS_AT_ONCE]]
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         starts = np.cumsum(lengths) - lengths
         windows = sliding_window_view(np.frombuffer(b"".join(data) + bytes(8), dtype=np.uint8), 8)
-        longest = np.argsort(-lengths, kind="stable")  # so that texts with another word come first
+        longest = np.argsort(-lengths, kind="stable")  # to put texts with remaining words first
         state = np.full(len(data), base, dtype=np.uint64)
         for byte in range(0, int(lengths.max(initial=0)), 8):
             longest = longest[: int(np.count_nonzero(lengths[longest] > byte))]
@@ -108,7 +108,7 @@ def text_keys(base: int, texts: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.uint64]:
-    """Draw 64 random bits for each counter under a key (or one key each); same shape as ``counters``; 5 ns each."""
+    """Draw 64 random bits for each counter under a key, or a key per counter; same shape as ``counters``; 5 ns each."""
     spread = counters.astype(np.uint64)
     spread *= np.uint64(_GOLDEN)
     spread ^= np.asarray(base, dtype=np.uint64)
@@ -116,7 +116,7 @@ def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.
 
 
 def _words_of(purpose: str) -> list[int]:
-    """Return the text as 64-bit words, and its length last, so that no text is a prefix of another."""
+    """Return the text as 64-bit words, with its length last, so that no text is a prefix of another text."""
     data = purpose.encode()
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
     return [*words, len(data)]

@@ -1,8 +1,8 @@
-"""The state of a stream, which ``state_dict()`` returns: a few integers and a fingerprint, equal on every rank.
+"""The state of a stream, the result of ``state_dict()``: a few integers and a fingerprint, equal on every rank.
 
-A state counts the samples yielded to the trainer, in positions of the global order. The state of any one rank resumes
-all ranks, at any world size, number of workers and batch size. After the last sample of an epoch it is the start of the
-next epoch. Only if ranks fill their batches (`shoal.order.states.deals`), each rank has a state of its own.
+A state counts the samples yielded to the trainer, in positions of the global order. The state of any rank resumes all
+ranks, at any world size, number of workers and batch size. After the last sample of an epoch, the state is the start of
+the next epoch. Only if ranks fill their batches (`shoal.order.states.deals`), each rank has its own state.
 `shoal.order.states.state_fields` describes every field.
 """
 
@@ -23,13 +23,13 @@ from shoal.order.states.forms import MisfitError, Plain
 from shoal.order.states.state_fields import STATE, Kind
 
 Tokenizers = Mapping[str, Sequence[str]]
-"""Identities of the tokenizers of each source; "" is the only source of a dataset that is not a mixture."""
+"""Identities of the tokenizers of each source; a dataset without a mixture has the single source ""."""
 
 STATE_VERSION = 3
 _SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers")
 _CHANGED = (
     "load the state as it was saved (torch.distributed.checkpoint drops fields: save json.dumps(state) with it); "
-    "one for a position of your own choice is ds.state_at(position, epoch=...)"
+    "ds.state_at(position, epoch=...) makes a state for any position"
 )
 
 
@@ -55,7 +55,7 @@ class State:
     tokenizers: Tokenizers = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as JSON types, with a checksum; under 1 KB, but for the deals of more than 100 ranks."""
+        """Return the state as JSON types, with a checksum; under 1 KB, except with deals of more than 100 ranks."""
         fields = {
             "version": STATE_VERSION,
             "epoch": self.epoch,
@@ -85,7 +85,8 @@ class State:
     def check_tokenizers(self, tokenizers: Tokenizers, order: Mapping[str, Any]) -> None:
         """Raise `StateError` if a source of a stream with this order has other tokenizers than in the state.
 
-        A state without tokenizers fits every stream, and so does a stream without them. A new source may bring its own.
+        A state without tokenizers fits every stream, and a stream without tokenizers takes every state. A new source
+        may have any tokenizers.
         """
         if not self.tokenizers or not tokenizers:
             return
@@ -101,11 +102,11 @@ class State:
             both = (self.tokenizers, tokenizers)
             saved, now = (tokenizers_text({name: side.get(name, ()) for name in changed}) for side in both)
             msg = f"the tokenizer{of} changed: the state was saved with the tokenizer {saved}; this stream has {now}"
-            hint = "resume with the tokenizer.json of then, or with the shards that were made with it"
+            hint = "resume with the tokenizer.json of the saved run, or with shards made by that tokenizer"
             raise StateError(msg, hint=hint)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
-        """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
+        """Raise `StateError` if the state belongs to another stream; the error names the field and both values."""
         if self.order.get("name") == "mix" != order.get("name"):
             msg = "the state was saved with a mixture, but this stream is not a mixture"
             raise StateError(msg, hint="load it into the dataset that it was saved with")
@@ -117,12 +118,12 @@ class State:
         if self.seed != seed:
             msg = f"the state was saved with seed={self.seed}; this stream has seed={seed}"
             verb = "mix" if order.get("name") == "mix" else "shuffle"
-            raise StateError(msg, hint=f"{verb}(seed={self.seed}) continues it; another seed is another order")
-        # The names of orders come first: they say more than parameters that differ.
+            raise StateError(msg, hint=f"{verb}(seed={self.seed}) resumes; another seed gives another order")
+        # Names of orders are compared first: a different name says more than different parameters.
         for name in sorted({*self.order, *order}, key=lambda name: (name != "name", name)):
             theirs, ours = self.order.get(name), order.get(name)
             if theirs != ours and name in _CHOICES:
-                sides = ["all of them" if side is None else f"the choice {side!r}" for side in (theirs, ours)]
+                sides = ["no choice" if side is None else f"the choice {side!r}" for side in (theirs, ours)]
                 msg = f"{_CHOICES[name]} differ: the state was saved with {sides[0]}; this stream has {sides[1]}"
                 raise StateError(msg, hint=f"give {_VERBS} the arguments of the saved run")
             if theirs != ours and name == PACKED:
@@ -137,7 +138,7 @@ class State:
 
 
 def tokenizers_text(tokenizers: Tokenizers) -> str:
-    """Return tokenizers in words, with the names of their sources if they have any.
+    """Describe tokenizers, with the names of sources of a mixture.
 
     >>> tokenizers_text({"": ("6f7e",)}), tokenizers_text({"web": ("6f7e",), "code": ()})
     ('6f7e', "6f7e of 'web', none of 'code'")
@@ -158,17 +159,17 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(Plain().made(summed), sort_keys=True)
     except (MisfitError, RecursionError) as error:
-        msg = f"the state holds a value that is not a number, text, list or dict of these: {shown(error)}"
+        msg = f"the state holds a value other than numbers, texts, and lists and dicts of these: {shown(error)}"
         raise StateError(msg, hint=_CHANGED) from None
     return f"{zlib.crc32(text.encode()):08x}"
 
 
 def gaps_in(kind: Kind, fields: Mapping[str, Any]) -> Gaps:
-    """Return the positions that a state or certificate leaves out; `StateError` if they are empty or too many."""
+    """Return the positions that a state or certificate leaves out; `StateError` for empty or too many ranges."""
     try:
         return Gaps.of(fields.get("without", ()))
     except UsageError as error:
-        msg = f"the {kind.what}'s positions to leave out cannot be: {error.message}"
+        msg = f"the positions to leave out in the {kind.what} are invalid: {error.message}"
         raise StateError(msg, hint=changed_hint(kind)) from None
 
 
@@ -180,7 +181,7 @@ def _deals(fields: Mapping[str, Any]) -> tuple[Deal, ...]:
 
 
 def _other_packing(saved: Any, ours: Any) -> StateError:
-    """Return the error for another grouping of documents; a side that is not grouped is None."""
+    """Return the error for another grouping of documents; None stands for no grouping."""
     sides = [side if isinstance(side, Mapping) else None for side in (saved, ours)]
     verbs = [None if side is None else "batch_by_length" if "alike" in side else "pack_sequences" for side in sides]
     names: list[str] = []
@@ -193,7 +194,7 @@ def _other_packing(saved: Any, ours: Any) -> StateError:
     calls = []
     for verb, side in zip(verbs, sides, strict=True):
         arguments = ", ".join(f"{name}={(side or {}).get(name)!r}" for name in names if name != LENGTHS)
-        calls.append("documents that were not grouped" if verb is None else f"{verb}({arguments})")
+        calls.append("ungrouped documents" if verb is None else f"{verb}({arguments})")
     msg = f"the state was saved with {calls[0]}; this stream has {calls[1]}"
     hint = f"give {verbs[0]}() the arguments of the saved run" if verbs[0] else f"leave {verbs[1]}() out, or start over"
     return StateError(msg, hint=hint)

@@ -1,1 +1,1 @@
-"""Orders of other libraries, id for id: one module or folder for each."""
+"""Orders of other libraries, id for id: a module or folder per library."""

@@ -1,12 +1,13 @@
 """The shuffles of Grain: of a whole dataset, and inside windows of consecutive samples.
 
-Both permute positions by a cipher of four rounds on blocks of an even number of bits, at least 16. It is applied
-until the result is in range, so any position is found in O(1), as in Grain itself.
+Both shuffles permute positions by a cipher of four rounds on blocks of an even number of bits, at least 16. The cipher
+is applied until the result is in range, so any position is found in O(1), as in Grain itself.
 
-Two of Grain's traits are kept only with ``parity=True``. Its blocks are too small for a dataset of ``2**(2 * k) + 1``
-samples (k from 8): one sample comes twice, and another one never. And its windows cross the borders of epochs, unless
-the window size divides the dataset size: then an epoch has samples of the next epoch instead of its own, which come
-later or never. Without parity, windows end with the epoch, and the next epoch continues with other seeds.
+Two traits of Grain are kept only with ``parity=True``. Grain's blocks are too small for a dataset of
+``2**(2 * k) + 1`` samples (k from 8): one sample appears twice, and another sample never. And Grain's windows cross the
+borders of epochs, unless the window size divides the dataset size: then an epoch has samples of the next epoch, and
+some samples of the epoch come later or never. Without parity, windows end with the epoch, and the next epoch continues
+with other seeds.
 
 References
 ----------
@@ -44,13 +45,13 @@ _MOST_SEED = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class GrainShuffle:
-    """``MapDataset.shuffle(seed)``: a permutation of the whole dataset, another one in each epoch.
+    """``MapDataset.shuffle(seed)``: a permutation of the whole dataset, different in each epoch.
 
     Parameters
     ----------
     world_size
-        Ranks that each take one of ``world_size`` samples, as ``ds[rank::world_size]`` does; at another world size the
-        global batches are the same.
+        Number of ranks in the run, each with ``ds[rank::world_size]``; at another world size the global batches are the
+        same.
     parity
         True to repeat the samples that Grain repeats.
 
@@ -87,7 +88,7 @@ class GrainShuffle:
 
 @dataclass(frozen=True, slots=True)
 class GrainWindowShuffle:
-    """``WindowShuffleMapDataset(window_size, seed)``, or its equal for iterators: windows in storage order.
+    """``WindowShuffleMapDataset(window_size, seed)``, or its version for iterators: windows in storage order.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ class GrainWindowShuffle:
 
 
 class GrainEpoch(PeerEpoch):
-    """The order of one epoch: positions from ``first`` on of an endless line of windows."""
+    """The order of one epoch: positions from ``first`` on, of an endless line of windows."""
 
     span = _SPAN
 
@@ -159,14 +160,14 @@ class GrainEpoch(PeerEpoch):
         return np.concatenate([np.zeros(0, dtype=np.int64), *moved]) % max(1, self.num_samples)
 
     def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first position of each id: O(1), but O(num_samples) at first where Grain repeats samples."""
+        """Return the first position of each id: O(1), but O(num_samples) in the first call if Grain repeats samples."""
         if self._end is not None and not self._windows.has_collisions:
             return self._windows.unpermuted(ids + self._first, self._end) - self._first
         return first_positions(self, self.num_samples)[ids].astype(np.int64)
 
 
 class _Windows:
-    """Windows of ``size`` points of a line, each permuted with a seed of its own: ``seed`` plus its number."""
+    """Windows of ``size`` points of a line; each window is permuted with the seed ``seed`` plus its number."""
 
     def __init__(self, size: int, seed: int, *, parity: bool, reverses: bool = False) -> None:
         self._size, self._seed, self._parity, self._reverses = size, seed, parity, reverses
@@ -177,7 +178,7 @@ class _Windows:
         return self._parity and (1 << _block_bits(self._size - 1, parity=True)) < self._size
 
     def permuted(self, points: NDArray[np.int64], end: int | None) -> NDArray[np.int64]:
-        """Return the new places of ascending points; windows are cut at ``end``, if there is one."""
+        """Return the new places of ascending points; windows are cut at ``end``, if not None."""
         return self._moved(points, end, _encrypted)
 
     def unpermuted(self, points: NDArray[np.int64], end: int | None) -> NDArray[np.int64]:
@@ -214,7 +215,7 @@ def _grain_seed(seed: int) -> int:
 
 
 def _block_bits(largest: int, *, parity: bool) -> int:
-    """Return the bits of a block that holds numbers up to ``largest``; Grain takes the logarithm, rounded up."""
+    """Return the bits of a block for numbers up to ``largest``; Grain takes the logarithm, rounded up."""
     bits = (largest - 1).bit_length() if parity and largest > 0 else largest.bit_length()
     return max(_LEAST_BLOCK_BITS, bits + bits % 2)
 
@@ -266,9 +267,9 @@ def _walked(
 
 
 def _table(cipher: Any, size: int, keys: NDArray[Any], block_bits: int, word: Any) -> NDArray[np.int64]:
-    """Walk all values below ``size``, which are few in a large block, so that single walks would be long.
+    """Walk all values below ``size``; in a large block with few such values, single walks would be long.
 
-    Every value of the block jumps along its walk, twice as far each time.
+    Every value of the block jumps along its walk, with doubling distance.
     """
     after: NDArray[np.int64] = cipher(np.arange(1 << block_bits, dtype=np.uint64), keys, block_bits // 2, word).view(
         "i8"

@@ -5,12 +5,12 @@ batches. The rest goes to a worker of the last rank, or is dropped. Two workers 
 reads its chunks one after another, with the samples of a chunk in blocks of 256: blocks in random order, and samples
 in random order in each.
 
-With one LitData chunk in memory at a time per worker, a batch of a rank comes from as many chunks as the rank has
-workers, or from one.
+With one LitData chunk in memory per worker, a batch of a rank comes from as many chunks as the rank has workers, or
+from one chunk.
 
-Left out: several nodes, whose epochs after the first keep chunks on their nodes and repeat chunks that two nodes share;
-the sliding-window shuffle of file systems (``posix``); combined datasets; and resumes at another world size: LitData
-makes up a new order, and shoal continues in this one.
+Not supported: several nodes (after the first epoch, LitData keeps chunks on their nodes and repeats shared chunks); the
+sliding-window shuffle of file systems (``posix``); combined datasets. At another world size, LitData resumes in a new
+order, and shoal continues in this order.
 
 References
 ----------
@@ -35,7 +35,7 @@ from shoal.order.seeds import check_epoch, check_seed
 from shoal.peers.loader_batches import LoaderBatches
 from shoal.peers.rank_streams import RankStreams
 
-_MOST_SEED = 2**32 - 1  # of numpy's RandomState
+_MOST_SEED = 2**32 - 1  # limit of numpy's RandomState
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class LitData:
         return asdict(self)
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
-        """Return the number of samples of an epoch, without dropped ones."""
+        """Return the number of samples of an epoch, without dropped samples."""
         return int(self.quotas(int(chunk_samples.sum())).sum())
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RankStreams:
-        """Return the order of one epoch, which LitData counts from 1; O(num_chunks) time and memory."""
+        """Return the order of one epoch; LitData counts epochs from 1. O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)
         number, litdata_epoch = check_seed(seed), check_epoch(epoch) + 1
         if max(number, litdata_epoch) > _MOST_SEED:
@@ -111,9 +111,7 @@ class LitData:
         if saved.get("seed") != seed or not saved.get("shuffle", True) or saved.get("resume_mode") == "elastic":
             msg = f"LitData saved this with seed={saved.get('seed')}, shuffle={saved.get('shuffle')}, "
             msg += f"resume_mode={saved.get('resume_mode')}; this stream has seed={seed}, and shuffles"
-            raise StateError(
-                msg, hint="shuffle('litdata', seed=...) with the seed of the run, and a state of its order"
-            )
+            raise StateError(msg, hint="use shuffle('litdata', seed=...) with the seed of the run")
         order = replace(
             self,
             world_size=saved["world_size"],
@@ -178,7 +176,7 @@ class _Run:
         self._last: tuple[int, NDArray[np.int64]] | None = None
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids of the samples ``[start, stop)`` of the run; O(samples of the chunks around them)."""
+        """Return the sample ids of the samples ``[start, stop)`` of the run; O(samples of their chunks)."""
         line, parts = self._line, []
         begin, end = self._first + start, self._first + stop
         while begin < end:

@@ -1,4 +1,4 @@
-"""Batches of a run in which every rank has workers, each with a stream of samples of its own.
+"""Batches of a run with workers on every rank; each worker has its own stream of samples.
 
 In torch's ``DataLoader`` over an iterable dataset, each worker makes batches of its stream, whose last batch may be
 short, and a rank takes a batch of each worker in turn; workers that have ended are passed over. A step of the run has
@@ -18,7 +18,7 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class Pieces(NamedTuple):
-    """Consecutive positions, cut where the stream changes.
+    """Consecutive positions, cut at changes of the stream.
 
     ``streams`` are numbered by rank, then worker; ``numbers`` are the places of the first samples in their streams.
     """
@@ -30,15 +30,15 @@ class Pieces(NamedTuple):
 
 
 class LoaderBatches:
-    """The global order of a run: its positions, and the samples of the streams of workers.
+    """The global order of a run: positions, and samples in the streams of workers.
 
     As long as all ranks have whole batches, step ``t`` has the positions from ``t * num_ranks * batch_size``.
 
     Parameters
     ----------
     stream_samples
-        Samples of the stream of each worker of each rank, shape (num_ranks, num_workers), with one worker where a rank
-        reads in its own process.
+        Samples in the stream of each worker of each rank, shape (num_ranks, num_workers); one worker if ranks read in
+        their own process.
     batch_size
         Samples of a batch of one rank.
 
@@ -50,7 +50,7 @@ class LoaderBatches:
     def __init__(self, stream_samples: Any, batch_size: int) -> None:
         samples = np.asarray(stream_samples, dtype=np.int64)
         if samples.ndim != 2 or batch_size < 1:
-            msg = f"a run has the samples of each worker of each rank, and batches; got {samples.shape}, {batch_size}"
+            msg = f"a run needs samples by rank and worker, and a batch size; got {samples.shape}, {batch_size}"
             raise UsageError(msg)
         self.num_ranks, self.num_workers = samples.shape
         self.num_samples, self._size = int(samples.sum()), batch_size
@@ -62,13 +62,13 @@ class LoaderBatches:
         ranks, workers = np.nonzero(samples % batch_size)
         short = self._batch_numbers(ranks, workers, batches[ranks, workers] - 1)
         by_number = np.argsort(short)
-        # The numbers of short batches, and the samples that all short batches before lack.
+        # The numbers of short batches, and the number of samples missing in all earlier short batches.
         self._short = short[by_number]
         self._missing = chunk_starts((-samples[ranks, workers] % batch_size)[by_number])
         self._after = (self._short + 1) * batch_size - self._missing[1:]
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rank and worker that have the sample at each position, and its number in the worker's stream."""
+        """Return the rank and worker of the sample at each position, and its number in the worker's stream."""
         passed = np.searchsorted(self._after, positions, side="right")
         batch, offset = np.divmod(positions + self._missing[passed], self._size)
         ranks, turns = self._rank_turns.locate(batch)
@@ -78,7 +78,7 @@ class LoaderBatches:
         return ranks, workers, numbers * self._size + offset
 
     def pieces(self, start: int, stop: int) -> Pieces:
-        """Cut the positions ``[start, stop)`` into batches or parts of them; O(num_batches)."""
+        """Cut the positions ``[start, stop)`` into batches or parts of batches; O(num_batches)."""
         ends = np.array([start, max(start, stop - 1)])
         low, high = ((ends + self._missing[np.searchsorted(self._after, ends, side="right")]) // self._size).tolist()
         batches = np.arange(low, high + 1 if stop > start else low)
@@ -100,7 +100,7 @@ class LoaderBatches:
         return batches * self._size + offset - self._missing[np.searchsorted(self._short, batches)]
 
     def first_of_step(self, step: int) -> int:
-        """Return the first position of a step, in which every rank that has not ended has a batch."""
+        """Return the first position of a step; every unfinished rank has a batch in a step."""
         taken = np.array([min(step, len(turns)) for turns in self._worker_turns], dtype=np.int64)
         batch = int(taken[self._kind_of_rank].sum())
         return batch * self._size - int(self._missing[np.searchsorted(self._short, batch)])
@@ -115,6 +115,6 @@ class LoaderBatches:
         return self._rank_turns.positions(ranks, turns)
 
     def _by_kind(self, ranks: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_]]]:
-        """Return the rows of each kind of rank; ranks of a kind have workers with equal numbers of batches."""
+        """Return the ranks of each kind; ranks of a kind have workers with equal numbers of batches."""
         kinds = self._kind_of_rank[ranks]
         return [(kind, kinds == kind) for kind in np.unique(kinds).tolist()]

@@ -1,6 +1,6 @@
 """The 32-bit words of the Mersenne twister, the source of Python's `random` and of torch's CPU generator.
 
-numpy has the same generator, so that any range of words is made without a step of Python for each; 2 ns a word.
+numpy has the same generator, so any range of words is made without a Python loop; 2 ns per word.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEY_WORDS = 624
-_MARK = 1 << 20  # words between states that are kept; 2.5 KB each
+_MARK = 1 << 20  # words between kept states; 2.5 KB per state
 _SEARCHED_AT_ONCE = KEY_WORDS << 10
-_MOST_SEARCHED = 1 << 33  # half a minute
+_MOST_SEARCHED = 1 << 33  # takes half a minute
 
 
 class MersenneWords:
@@ -22,7 +22,7 @@ class MersenneWords:
     Parameters
     ----------
     key, position
-        The generator's state, of 624 words, and the number of used outputs: 624 after seeding.
+        The generator's state of 624 words, and the number of used outputs: 624 after seeding.
 
     References
     ----------
@@ -82,9 +82,9 @@ _MOST_PASSED = 16
 
 
 def words_after(seed: int, passed: int) -> MersenneWords:
-    """Return the words of a seed after the first ``passed``; skipping costs 2 ns per word.
+    """Return the words of a seed after the first ``passed`` words; skipping costs 2 ns per word.
 
-    The last state of a few seeds is kept, so that the next epoch of a generator costs no more than its own words.
+    The last state of a few seeds is kept, so the next epoch of a generator costs only its own words.
     """
     seed &= 0xFFFFFFFF
     known = _PASSED.get(seed)
@@ -100,7 +100,7 @@ def words_after(seed: int, passed: int) -> MersenneWords:
 
 
 def words_passed(seed: int, key: NDArray[np.uint32], position: int, most: int = _MOST_SEARCHED) -> int | None:
-    """Return the number of words of a seed before a generator's state; None if it needs more than ``most``."""
+    """Return the number of words of a seed before a generator's state; None after ``most`` words."""
     words = MersenneWords.seeded(seed)
     if position == KEY_WORDS and np.array_equal(words.state_at(0)[0], key):
         return 0

@@ -1,4 +1,4 @@
-"""Epochs of other libraries' orders: the chunk of each sample, the rank that gets it, and samples that repeat."""
+"""Epochs of other libraries' orders: the chunk and the rank of each sample, and repeated samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shoal.order.protocol import BoundOrder, Order, as_ids, as_span, chunk_start
 
 
 class PeerEpoch(ABC):
-    """An epoch of another library's order, as a bound order whose ranks take positions in turn.
+    """An epoch of another library's order, as a bound order; ranks take positions in turn.
 
     Parameters
     ----------
     order
-        The order, whose version and parameters the epoch has.
+        The order; the epoch has its version and parameters.
     chunk_samples
         Samples of each chunk.
     num_samples
@@ -46,7 +46,7 @@ class PeerEpoch(ABC):
         return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the first position of each sample id, -1 if it has none."""
+        """Return the first position of each sample id, -1 for an id without a position."""
         return self._positions(as_ids(ids, self._num_stored))
 
     def axis(
@@ -55,7 +55,7 @@ class PeerEpoch(ABC):
         chunks: NDArray[np.int64],  # noqa: ARG002
         batches: NDArray[np.int64],  # noqa: ARG002
     ) -> NDArray[np.uint64]:
-        """Return the rank that had each position in the other library."""
+        """Return the rank of each position in the other library."""
         return self._rank_of(positions).astype(np.uint64)
 
     def _rank_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class PeerEpoch(ABC):
 
 
 class RepeatingEpoch(PeerEpoch):
-    """An epoch in which samples may come several times; a subclass that can finds positions without a table."""
+    """An epoch in which samples may repeat; subclasses may find positions without a table."""
 
     @property
     def repeats(self) -> bool:
@@ -79,7 +79,7 @@ class RepeatingEpoch(PeerEpoch):
         return True
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has.
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position.
 
         O(stop - start) at most.
         """
@@ -101,12 +101,12 @@ class RepeatingEpoch(PeerEpoch):
 
 
 def first_positions(order: BoundOrder, num_ids: int) -> NDArray[np.signedinteger[Any]]:
-    """Return the first position of every sample id, -1 if it has none; O(num_samples), 4 or 8 bytes an id."""
+    """Return the first position of every sample id, -1 without a position; O(num_samples), 4 or 8 bytes per id."""
     dtype = np.int32 if order.num_samples < 2**31 else np.int64
     first: NDArray[np.signedinteger[Any]] = np.full(num_ids, -1, dtype=dtype)
     for start in range(0, order.num_samples, order.span):
         stop = min(start + order.span, order.num_samples)
         ids, positions = order.ids(start, stop), np.arange(start, stop)
         new = first[ids] < 0
-        first[ids[new][::-1]] = positions[new][::-1]  # backwards, so that an id's first position is written last
+        first[ids[new][::-1]] = positions[new][::-1]  # backwards, so that the first position of an id is written last
     return first

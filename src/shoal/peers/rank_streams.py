@@ -1,4 +1,4 @@
-"""An order made of streams, one for every worker of every rank."""
+"""An order made of streams: one stream for every worker of every rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.peers.loader_batches import LoaderBatches
 from shoal.peers.peer_epoch import PeerEpoch, RepeatingEpoch
 
 _SPAN = 1 << 17
-_SPAN_OF_STREAM = 1 << 11  # fewer samples make calls of streams too expensive
+_SPAN_OF_STREAM = 1 << 11  # shorter spans make calls of streams too expensive
 _MOST_SPAN = 1 << 21
 
 
@@ -22,14 +22,14 @@ class SampleStream(Protocol):
     """The samples of one worker, in its order."""
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids of the samples ``[start, stop)`` of the stream; cheap where the last call ended."""
+        """Return the ids of the samples ``[start, stop)`` of the stream; cheap from the end of the last call on."""
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number in the stream of each of its sample ids."""
+        """Return the number of each sample id in the stream."""
 
 
 class RankStreams(PeerEpoch):
-    """The order of one epoch of streams; no two streams have a sample in common.
+    """The order of one epoch of streams; streams have no common samples.
 
     With the global batch and the world size of the library's run, each rank gets its own stream. A run at another world
     size has the same global batches, divided differently among ranks.
@@ -37,7 +37,7 @@ class RankStreams(PeerEpoch):
     Parameters
     ----------
     order
-        The order, whose version and parameters the epoch has.
+        The order; the epoch has its version and parameters.
     batches
         The batches of the run.
     streams
@@ -45,7 +45,7 @@ class RankStreams(PeerEpoch):
     chunk_samples
         Samples of each chunk.
     stream_of
-        Returns the number of the stream that has each sample id, -1 for none; None if samples repeat.
+        Returns the number of the stream of each sample id, -1 for no stream; None if samples repeat.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RankStreams(PeerEpoch):
         return positions
 
     def first_of_step(self, step: int) -> int:
-        """Return the first position of a step, in which every rank that has not ended has a batch."""
+        """Return the first position of a step; every unfinished rank has a batch in a step."""
         return self._batches.first_of_step(step)
 
     def _rank_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -99,4 +99,4 @@ class RankStreams(PeerEpoch):
 
 
 class RepeatingStreams(RepeatingEpoch, RankStreams):
-    """The order of one epoch of streams in which samples come several times, or not at all."""
+    """The order of one epoch of streams with repeated or missing samples."""

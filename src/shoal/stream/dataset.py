@@ -61,7 +61,8 @@ class Dataset(StageVerbs):
         Parameters
         ----------
         order
-            "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
+            "window" (the default), "none", "full", "block", "buffer", another library's, or an object of
+            `shoal.orders`.
         seed
             0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the order's library.
         window
@@ -70,7 +71,7 @@ class Dataset(StageVerbs):
             Bytes that are read and moved as one unit; default: a 1024th of the window, at least one extent, at most 8
             MiB.
         num_canonical_nodes
-            Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
+            Number of parts of the dataset to mix separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
         arguments
             Arguments of the order: ``shuffle("block", chunks=64)``.
@@ -83,11 +84,12 @@ class Dataset(StageVerbs):
     def select(self, samples: Any = None, /, **columns: Any) -> Self:
         """Select samples by id (a list, an array, a mask), or by columns of the index.
 
-        Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
-        collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``. Of
-        a column of texts, the function is called once, with an array of the different texts, so it decides each text by
-        itself: ``select(lang=lambda texts: texts != "de")``. Columns of classes are numbers, and values may be their
-        names: ``select(label="cat")``; a function that compares numbers with a text is an error. The order stays.
+        Before `shuffle`, ``samples`` are ids of stored samples; after `shuffle`, positions in every epoch. A column
+        takes a value, a collection of values, or a function from the column's array to booleans:
+        ``select(sample_bytes=lambda b: b < 1e6)``. For a column of texts, the function is called once, with an array
+        of the distinct texts: ``select(lang=lambda texts: texts != "de")``. A column of classes holds numbers, and
+        values may be class names: ``select(label="cat")``; a function that compares these numbers with a text is an
+        error. The order stays the same.
         """
         return type(self)(self.stream.spec.selected(samples, columns))
 
@@ -101,10 +103,10 @@ class Dataset(StageVerbs):
         num_samples: int | None = None,
         replacement: bool = True,
     ) -> Self:
-        """Set how often each sample comes in an epoch, by weights or by classes; to be called before `shuffle`.
+        """Set how often each sample appears in an epoch, by weights or by classes; call before `shuffle`.
 
-        A sample that is expected e times comes floor(e) or ceil(e) times, and the next epoch continues from there.
-        `repeats` says how many samples come more than once, or not at all. Copies are mixed like other samples.
+        A sample with ``e`` expected copies appears floor(e) or ceil(e) times, and the next epoch continues from there.
+        `repeats` counts the samples that appear more than once or not at all. Copies are mixed like other samples.
 
         Parameters
         ----------
@@ -113,15 +115,16 @@ class Dataset(StageVerbs):
         by
             The class of each sample instead: a column (``"label"``), ``"shard"``, or an array by sample id.
         balanced
-            If true, an epoch has equally many samples (to one) of every class.
+            If true, all classes have equally many samples in an epoch, give or take one.
         limit
-            Instead of balancing, take at most this many of each class: none twice, and different ones in the next
-            epoch.
+            Instead of ``balanced``: the maximum number of samples of each class in an epoch, without repeats. The next
+            epoch takes other samples.
         num_samples
-            Samples in an epoch; default as many as there are. Given alone, epochs take the samples in turn.
+            Samples in an epoch; default the number of stored samples. Without other arguments, epochs take the samples
+            in turn.
         replacement
-            If false, no sample comes twice in an epoch: higher weights are lowered to that, and balanced classes have
-            as many samples as the smallest; more are an error.
+            If false, no sample appears twice in an epoch: high weights are capped, and balanced classes have at most as
+            many samples as the smallest class.
 
         Raises
         ------
@@ -154,8 +157,9 @@ class Dataset(StageVerbs):
     ) -> dict[str, Dataset]:
         """Split stored samples by a hash of their group: a group is in one split, and never moves to another.
 
-        The hash, the fractions and the seed alone decide: not the machine, other groups, or the order of names. So of
-        ``g`` equal groups, a fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``.
+        The split of a group depends on the hash, the fractions and the seed alone: not on the machine, other groups, or
+        the order of names. With ``g`` groups of equal size, a split of fraction ``f`` gets ``f * g`` groups, give or
+        take ``sqrt(f * (1 - f) * g)``.
 
         Parameters
         ----------
@@ -170,7 +174,7 @@ class Dataset(StageVerbs):
         seed
             Another seed gives other splits.
         exclude
-            Groups that are in no split, as in ``by`` (sample ids by default); or a dataset with such groups.
+            Groups to keep out of all splits, as values of ``by`` (sample ids by default); or a dataset of such groups.
 
         Raises
         ------
@@ -184,15 +188,17 @@ class Dataset(StageVerbs):
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Self:
         """Leave bad batches out of an epoch; all other samples keep their order.
 
-        The order itself is unchanged: states list the positions left out, and a state saved earlier still loads here.
-        Batches are cut from the rest, so ranks still get equally many. `ids` returns the unchanged order.
+        The order itself is unchanged: states list the omitted positions, and a state saved before this call still
+        loads. Batches are cut from the remaining samples, so all ranks get equally many batches. `ids` returns the
+        unchanged order.
 
         Parameters
         ----------
         steps
-            One step or several, numbered as in `batch_ids`: with the global batch of this dataset at this world size.
+            One or more steps, numbered as in `batch_ids`, by the global batch of this dataset at this world size.
         positions
-            Ranges ``(start, stop)`` of positions instead, as ``shoal trace`` prints them; they depend on no batch size.
+            Instead of steps: ranges ``(start, stop)`` of positions, as ``shoal trace`` prints them. Positions do not
+            depend on the batch size.
         epoch
             The epoch of these steps or positions.
         """
@@ -230,8 +236,8 @@ class Dataset(StageVerbs):
         on_error
             "raise" the error of a damaged sample (the default), or "skip" the sample. A sample is damaged if its format
             cannot read it, its checksum is wrong or `decode` cannot decode it. Skipped samples are left out as if by
-            `filter`, counted and listed in `stats`. Errors of your functions, of a shard that changed since it was
-            indexed, and of storage are raised in any case.
+            `filter`, counted and listed in `stats`. Errors of your functions, of storage, and of a shard that changed
+            after indexing are always raised.
         quarantine
             A JSON Lines file of damaged samples. Samples listed there are left out without being read; samples that
             "skip" leaves out are added. Several processes of a machine may share it.
@@ -289,12 +295,12 @@ class Dataset(StageVerbs):
 
     @property
     def resolved(self) -> ResolvedOrder:
-        """The order resolved to integers; printed, it is a call that reproduces the order even if defaults change."""
+        """The order resolved to integers; str() gives a call that reproduces the order even if defaults change."""
         return cast("ResolvedOrder", self.stream.resolved)  # a `MixedDataset` has a `ResolvedMixture`
 
     @property
     def repeats(self) -> Repeats | None:
-        """Repeats and gaps of `sample` in an epoch, on average, as numbers and as a sentence; None without it."""
+        """Average repeats and gaps of `sample` in an epoch, as numbers and as a sentence; None without `sample`."""
         return self.stream.spec.repeats
 
     @property
@@ -311,17 +317,20 @@ class Dataset(StageVerbs):
         return key_column(self.stream.spec.opened.one("index_column()").index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""
+        """Return the ids at global positions ``[start, stop)`` of an epoch, without reading data; 0.1 us per id."""
         resolved, epoch = self.stream.resolved, count_of(epoch, "ids(epoch=)")
         order = resolved.untouched(epoch)
         if stop is None and order.num_samples > FOREVER // 2:
-            raise UsageError("ids() was asked for all ids of a mixture without end", hint="ids(epoch, start, stop)")
+            raise UsageError(
+                "ids() without stop= needs the end of the epoch, and this mixture has no end",
+                hint="ids(epoch, start, stop)",
+            )
         return resolved.samples_of(epoch, order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
-        """Return the sample ids a rank gets at a step of an epoch that began at position 0, repeats included."""
+        """Return the sample ids of a rank at a step of an epoch that began at position 0, repeats included."""
         ids = self.stream.batch_of_order("batch_ids", step, epoch, rank, world_size)
         return self.stream.resolved.samples_of(epoch, ids)
 
@@ -347,7 +356,7 @@ class Dataset(StageVerbs):
         if batch is None and stream.spec.batching is not None:
             batch = stream.partition.global_batch
         elif batch is None:
-            # An estimate may be high.
+            # An estimate may be too high: a third of the estimate is safer than half.
             most = stream.resolved.num_samples // 2 if stream.resolved.knows_end(0) else stream.num_samples(0) // 3
             batch = max(1, min(256, most))
         return predicted(stream.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
@@ -355,13 +364,13 @@ class Dataset(StageVerbs):
     def __len__(self) -> int:
         """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`.
 
-        With ``index="grow"`` it is an estimate while shards are indexed; loaders have no length then, since ranks would
-        not agree on it.
+        With ``index="grow"`` the length is an estimate until all shards are indexed; until then loaders have no length,
+        since ranks would disagree.
 
         Raises
         ------
         TypeError
-            Only reading shows how long an epoch is (`filter`), or it has no end.
+            Only reading shows the length of an epoch (`filter`), or the epoch has no end.
         """
         return self.stream.length()
 
@@ -373,7 +382,7 @@ class Dataset(StageVerbs):
     def as_map(self) -> MapView:
         """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
 
-        Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
+        Item ``i`` is ``ds[i]``: in the format set by `format`, and verified with ``reading(verify="always")``.
         """
         if self.stream.spec.filters:
             msg = "as_map() gives a sample for every id, but this dataset has a filter()"
@@ -382,5 +391,5 @@ class Dataset(StageVerbs):
 
     def to_hf(self, *, features: Any = None) -> Any:
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
-        # The only way up: no framework is imported before a user asks for it.
+        # The only import of a higher layer: here, so that no framework is imported without a request.
         return importlib.import_module("shoal.huggingface").to_hf(self, features=features)

@@ -1,4 +1,4 @@
-"""The immutable description of a dataset; each method of a dataset adds one thing to it, or is refused."""
+"""The immutable description of a dataset; each method of a dataset adds a setting, or raises an error."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from shoal.stream.iterating.rows import Rows
 from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import Batching
 
-_OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; a join of joins begins at twice as much
+_OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; twice as much for a join of joins
 
 
 class Refusal(NamedTuple):
-    """A rule of the order of calls: the error of a later call if an earlier call stands in its way.
+    """A rule about the order of calls: the error of a later call that must not follow an earlier call.
 
-    ``earlier`` returns the earlier call, or something false. ``message`` and ``hint`` may name ``{verb}``, the later
-    call, and ``{earlier}``.
+    ``earlier`` returns the name of the earlier call, or a false value. ``message`` and ``hint`` may contain
+    ``{verb}``, the later call, and ``{earlier}``.
     """
 
     earlier: Callable[[DatasetSpec, str], object]
@@ -56,7 +56,7 @@ _MADE_THEM_ALREADY = _MADE_BATCHES._replace(
     earlier=lambda spec, verb: (
         spec.batching and {verb, spec.batching.verb} == {"batch()", "batch_by_length()"} and spec.batching.verb
     ),
-    hint="batch_by_length() makes the batches itself: leave batch() out",
+    hint="batch_by_length() makes the batches itself: leave out batch()",
 )
 _PACKED = Refusal(
     lambda spec, _: spec.rows.verb,
@@ -89,20 +89,20 @@ CHOSEN = (*GROUPED, _LEFT_OUT, _FILTERED, _SAMPLED)
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """Shards, an order over them, the processing of their samples, and their division into batches and among ranks.
+    """Shards, their order, the processing of their samples, and the division of samples into batches and among ranks.
 
     Parameters
     ----------
     source
-        Shards and their index, or shards that have none yet.
+        Shards with or without an index.
     request
         The requested order; None before `shuffle`: storage order.
     stored
-        Ids of the samples that were selected before `shuffle`; None for all.
+        Ids of the samples selected before `shuffle`; None for all.
     sampling
-        How often each of them comes in an epoch; None for once.
+        How often each stored sample appears in an epoch; None for once.
     delivered
-        Positions of an epoch that were selected after `shuffle`; None for all.
+        Positions of an epoch selected after `shuffle`; None for all.
     gaps
         Positions that are left out of some epochs.
     stages, batching, batch_stages
@@ -110,7 +110,7 @@ class DatasetSpec:
     rows
         The rows of batches: samples, or sequences that documents are packed into.
     grows
-        True if `shuffle` may give the growing order, which begins before all shards are indexed.
+        True if `shuffle` may return the growing order; this order begins before all shards are indexed.
     """
 
     source: Source
@@ -135,17 +135,17 @@ class DatasetSpec:
 
     @property
     def opened(self) -> OpenedDataset:
-        """Shards and their index, which is made first if there is none."""
+        """Shards and their index; builds a missing index."""
         return self.source.whole
 
     @property
     def tokenizers(self) -> Tokenizers:
-        """Identities of the tokenizers of all tokens, for states; shards without an index do not tell theirs."""
+        """Identities of all tokenizers, for states; tokenizers of shards without an index are unknown."""
         return tokenizers_of(self.stages, self.source.indexes)
 
     @property
     def can_begin_early(self) -> bool:
-        """True if the order may begin before all is indexed: a window over all samples, without columns or lengths."""
+        """True if the order may begin before all shards are indexed: a window over all samples, without columns."""
         request = self.request
         in_window = isinstance(request, OrderRequest) and request.order is None
         chosen = self.stored is not None or self.sampling is not None
@@ -159,7 +159,7 @@ class DatasetSpec:
         return OrderRequest(Sequential()) if self.request is None else self.request
 
     def summary(self, resolved: Resolved | None = None) -> str:
-        """Return a one-line description, without indexing anything; ``resolved`` may know the progress of an index."""
+        """Return a one-line description, without indexing; ``resolved`` may know the progress of the index."""
         batching, request, noun = self.batching, self.order_request, self.rows.noun
         parts = [] if request.names_source else [resolved.words if resolved is not None else ""]
         if not request.names_source and not parts[0]:
@@ -176,7 +176,7 @@ class DatasetSpec:
     # ---- additions by methods of `Dataset`
 
     def refuse(self, verb: str, rules: tuple[Refusal, ...]) -> None:
-        """Raise `UsageError` if an earlier call stands in the way of this one."""
+        """Raise `UsageError` if the call ``verb`` must not follow an earlier call."""
         for rule in rules:
             if earlier := rule.earlier(self, verb):
                 message, hint = (text.format(verb=verb, earlier=earlier) for text in (rule.message, rule.hint))
@@ -193,7 +193,7 @@ class DatasetSpec:
             msg = f"{request.order!r} decides itself how often samples come, so sample() cannot come before"
             raise UsageError(msg, hint="an order of shoal itself, such as shuffle(), takes sampled datasets")
         if request.has_own_length and self.num_samples and not shuffled.num_samples:
-            msg = f"{request.order!r} drops all of {self.num_samples:,} samples: they do not fill what it deals out"
+            msg = f"{request.order!r} drops all of {self.num_samples:,} samples: they do not fill one round of batches"
             raise UsageError(msg, hint="smaller batches, fewer ranks or workers, or an order that drops no samples")
         return shuffled
 
@@ -227,7 +227,7 @@ class DatasetSpec:
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
 
     def then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> DatasetSpec:
-        """Add the stage of a method, which may take batches as well as samples."""
+        """Add the stage of a method; ``takes_batches`` if the method works on batches, too."""
         if not takes_batches or self.batching is None:
             self.refuse(verb, GROUPED)
         if self.batching is not None:
@@ -261,18 +261,18 @@ class DatasetSpec:
 
     @property
     def repeats(self) -> Repeats | None:
-        """Repeats and gaps of the sampling; None without one."""
+        """Repeats and gaps of the sampling; None without sampling."""
         return None if self.sampling is None else self.sampling.repeats
 
     @property
     def seeded_stages(self) -> tuple[Stage, ...]:
         """The stages of samples; a stage without a seed has the seed of the order."""
-        # Stages of a join get numbers of their own: the first part has the same sample ids as the join.
+        # Stages of a join get separate numbers, because the first part has the same sample ids as the join.
         return seeded(self.stages, self.order_request.seed, first_number=_OF_JOINS * self.source.depth)
 
     @property
     def filters(self) -> bool:
-        """True if the number of samples that remain is not known before they are read."""
+        """True if the number of remaining samples is unknown before reading."""
         return any(filters_in(self.stages))
 
     @property

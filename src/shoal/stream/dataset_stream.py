@@ -37,9 +37,9 @@ _log = logging.getLogger("shoal")
 
 
 class Stream:
-    """The parts of a dataset, as `Dataset.stream`: for the loaders and commands of shoal, and not public.
+    """The private parts of a dataset, as `Dataset.stream`, for the loaders and commands of shoal.
 
-    ``spec`` never changes; ``counters`` and ``cursor`` do, and ``resolved`` when a state is loaded.
+    ``spec`` never changes. ``counters`` and ``cursor`` change, and ``resolved`` changes when a state is loaded.
     """
 
     def __init__(self, spec: DatasetSpec) -> None:
@@ -89,11 +89,11 @@ class Stream:
         waits_for_little: bool = False,
         in_passes: bool = False,
     ) -> IteratorSpec:
-        """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
+        """Describe the next iterator, from the cursor on; warn if the order mixes badly. No samples are read.
 
         With ``waits_for_little``, the epoch may begin before its number of steps is known. With ``in_passes`` the
         caller cuts the batches of a rank into passes (`StepsOfPass`). `UsageError` if a chunk is too large for the
-        memory limit, or sources of a mixture are known to have other fields.
+        memory limit, or if sources of a mixture have different known fields.
         """
         spec, resolved, cursor, batcher = self.spec, self.resolved, self.cursor, self.batcher
         rank, world_size = spec.ranks.resolve()
@@ -136,7 +136,7 @@ class Stream:
             _log.warning(text, partition.remainder, num_samples, partition.world_size, partition.global_batch)
 
     def stay(self) -> None:
-        """Let the next iterator begin where the newest one is."""
+        """Start the next iterator at the position of the newest iterator."""
         point = self.cursor.resume_point
         if point is not None and (place := point[2]) is not None:
             self.cursor.begin(point[0], place.starts[point[0]], place.starts)
@@ -147,14 +147,14 @@ class Stream:
         return self.state(*self.batcher.start(self.cursor, self._partition(world_size), rank))
 
     def state(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
-        """Return the state after ``number`` samples of an epoch; ``place`` is the rank's own, if ranks fill batches."""
+        """Return the state after ``number`` samples of an epoch; ``place`` of the rank if ranks fill batches."""
         return self.resolved.state_at(epoch, number, place, tokenizers=self.spec.tokenizers)
 
     # ---- lengths and ids
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in a whole batch of this rank; None without batches, and where lengths decide their sizes."""
+        """Samples in a whole batch of this rank; None without batches, or if lengths determine the batch sizes."""
         partition = self.partition
         are_counted = partition.batched and self.batcher.counts_samples
         return partition.size_of(self.spec.ranks.resolve()[0]) if are_counted else None
@@ -180,26 +180,26 @@ class Stream:
         return length.num_samples
 
     def _check_counted(self, world_size: int) -> None:
-        """Raise `TypeError` if ranks have no number of samples of the current epoch in common."""
+        """Raise `TypeError` if ranks may count different numbers of samples in the current epoch."""
         if why := self.resolved.why_uncounted(self.cursor.epoch, world_size):
             raise TypeError(why)
 
     def num_rows(self) -> int:
-        """Return the rows that all batches of the current epoch have, over all ranks, gaps included."""
+        """Return the number of rows in the current epoch over all ranks, gaps included."""
         self._check_counted(self.spec.ranks.resolve()[1])
         return self.resolved.num_rows(self.cursor.epoch)
 
     def length(self, *, exactly: bool = False) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples; an estimate unless ``exactly``.
 
-        `TypeError` if only reading shows it, the epoch has no end, or ranks do not know all shards.
+        `TypeError` if only reading shows the length, the epoch has no end, or ranks do not know all shards.
         """
         resolved, epoch, (rank, world_size) = self.resolved, self.cursor.epoch, self.spec.ranks.resolve()
         if self.num_steps_of_pass is not None:
             return self.num_steps_of_pass
         if unknown := self.batcher.unknown:
             how = "" if self.spec.batching is None else "; batch(..., steps=n) gives passes a length"
-            raise TypeError(f"how many {unknown} is not known before they are read{how}")
+            raise TypeError(f"the number of {unknown} is unknown before reading{how}")
         knows_end, partition = resolved.knows_end(epoch), self._partition(world_size)
         if exactly or knows_end:
             self._check_counted(world_size if exactly else 1)
@@ -209,7 +209,7 @@ class Stream:
     def batch_of_order(
         self, verb: str, step: int, epoch: int, rank: int | None, world_size: int | None
     ) -> NDArray[np.int64]:
-        """Return the sample ids of a rank's batch; of packed documents, the numbers of its sequences."""
+        """Return the sample ids of a rank's batch; for packed documents, the sequence numbers."""
         this_rank, size = self.spec.ranks.resolve()
         size = size if world_size is None else count_of(world_size, f"{verb}(world_size=)")
         rank = this_rank if rank is None else count_of(rank, f"{verb}(rank=)")

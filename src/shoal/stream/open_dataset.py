@@ -60,12 +60,12 @@ def open_dataset(
         or 256.
     publish_index
         If true, an index built for a whole directory of an object store is also written beside its shards, as
-        ``shoal.index``, for other machines to find. By default nothing is written there.
+        ``shoal.index``, for other machines. By default nothing is written beside the shards.
     index_columns
         Columns of the index, for `select`, `index_column`, `quality` and other choices of samples: fields, paths into
         JSON and lengths, ``["label", "lang=meta.lang", "tokens:len"]``. Columns that the index lacks are read from all
-        samples once, and cached on this machine; ``shoal index --columns`` writes them into an index. A mapping gives a
-        value for samples without one: ``{"score": -1}``. Orders and states do not depend on columns.
+        samples once, and cached on this machine; ``shoal index --columns`` writes columns into an index. A mapping
+        gives the value for samples without a value: ``{"score": -1}``. Orders and states do not depend on columns.
     cache
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
@@ -78,8 +78,8 @@ def open_dataset(
     UsageError
         The mixture file is invalid; the message names the line.
     SourceError
-        The source matches nothing, the format of its shards cannot be determined, or it has several splits and none was
-        chosen.
+        The source matches nothing, the format of its shards cannot be determined, or no split was chosen and the source
+        has several.
     IndexFileError, ShardError, StorageError
         See `shoal.errors`.
     """

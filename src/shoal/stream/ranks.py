@@ -2,8 +2,8 @@
 
 Sources, in this order: explicit arguments; torch.distributed, JAX and Ray Train, if imported and running; torchrun's
 ``RANK`` and ``WORLD_SIZE``; then SLURM, Open MPI and other launchers that speak PMI. No library is imported for this.
-Launchers nest: SLURM may start one torchrun per machine, and then counts machines while torchrun counts processes. An
-outer launcher is trusted only if no inner source says more.
+Launchers nest: SLURM may start one torchrun per machine; SLURM then counts machines, and torchrun counts processes. An
+outer launcher counts only if no inner source reports a rank.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from shoal.errors import UsageError
 from shoal.order.partition import check_rank
 from shoal.processes.job_rank import JobRank
 
-_HINT = ".partition(rank=..., world_size=...) overrides them"
+_HINT = ".partition(rank=..., world_size=...) overrides all launchers"
 
-# Pairs of variables by launcher. SLURM_NTASKS does not work here: a batch script that srun did not start has it too.
+# Pairs of variables by launcher. SLURM_NTASKS does not work here: batch scripts not started by srun have it, too.
 _OUTER = {
     "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -99,7 +99,7 @@ def rank_and_world_size(
             if claim[1:] != group[0][1:]:
                 _refuse(group[0], claim)
     if inner:
-        # torchrun numbers machines in the order of their rendezvous, so its ranks need not follow its launcher's.
+        # torchrun numbers machines in rendezvous order, so torchrun's ranks need not follow the launcher's ranks.
         if outer and "TORCHELASTIC_RUN_ID" not in environment and not _nests(outer[0], inner[0]):
             _refuse(inner[0], outer[0])
         return _checked(inner[0])
@@ -107,7 +107,7 @@ def rank_and_world_size(
         return _checked(outer[0])
     if (tasks := environment.get("SLURM_NTASKS") or "1") != "1" and "SLURM_PROCID" in environment:
         msg = f"SLURM_NTASKS={tasks}, but this process was not started by srun: its rank is unknown"
-        hint = "start the tasks with srun or torchrun; or, where one process is meant, .partition(rank=0, world_size=1)"
+        hint = "start the tasks with srun or torchrun; or, for a single process, .partition(rank=0, world_size=1)"
         raise UsageError(msg, hint=hint)
     return 0, 1
 
@@ -142,7 +142,7 @@ def _torch() -> _Claim | None:
 
 def _jax() -> _Claim | None:
     jax: Any = sys.modules.get("jax")
-    # Asking jax for its processes starts its backends, unless it was started as one of several.
+    # jax.process_count() would start the backends of a single process.
     if jax is None or not hasattr(jax, "distributed") or not getattr(jax.distributed, "is_initialized", bool)():
         return None
     return _Claim("jax.distributed", jax.process_index(), jax.process_count())
@@ -209,7 +209,7 @@ def check_agreement(everybody: Sequence[tuple[Mapping[str, Any], int]]) -> None:
     if len({len(ranks) for ranks in owners.values()}) > 1:
         shown = [f"{part} belongs to {_listed(ranks)}" for part, ranks in sorted(owners.items()) if ranks][:4]
         missing = [part for part, ranks in owners.items() if not ranks]
-        lost = f"; nobody has {missing[:8]}" if missing else ""
+        lost = f"; no rank has {missing[:8]}" if missing else ""
         msg = f"the samples of this job are in {world_size} parts; {', '.join(shown)}{lost}"
         hint = "each part must belong to equally many ranks; check .partition() and the launcher's variables"
         raise UsageError(msg, hint=hint)

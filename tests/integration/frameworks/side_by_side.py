@@ -170,7 +170,7 @@ def table(framework: str, compared: list[Compared]) -> str:
         "samples of torch's loader",
         "of shoal's",
         "at",
-        "by law",
+        "reason of a difference",
     )
     rows = [names, ("---",) * len(names)]
     for cell, words in CELLS[framework].items():

@@ -80,7 +80,7 @@ def test_a_small_window_has_small_segments() -> None:
     ("sizes", "window_bytes", "complaint"),
     [
         ([1, 2], 0, "window_bytes must be at least 1; got 0"),
-        ([3, -2], 5, "shards cannot have less than 0 bytes; shard 1 has -2"),
+        ([3, -2], 5, "shards cannot have a negative size; shard 1 has -2"),
     ],
 )
 def test_what_cannot_be_cut(sizes: list[int], window_bytes: int, complaint: str) -> None:

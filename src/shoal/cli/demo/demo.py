@@ -122,10 +122,10 @@ def _directory(path: Path | None, *, keep: bool) -> Iterator[Path]:
     if path is not None:
         names = [file.name for file in path.iterdir()] if path.is_dir() else []
         if strangers := [name for name in names if name != INDEX_NAME and not name.startswith(SHARD_PREFIX)]:
-            msg = f"{path}: the demonstration writes into an empty directory; this one holds {min(strangers)}"
+            msg = f"{path}: the demonstration needs an empty directory; this directory holds {min(strangers)}"
             raise UsageError(msg, hint="name a new directory")
         for name in names:
-            (path / name).unlink()  # from an earlier demonstration
+            (path / name).unlink()  # shards of an earlier demonstration
         yield path
     elif keep:
         yield Path(tempfile.mkdtemp(prefix="shoal-demo-"))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# A sample should be much smaller than the window; a few dozen compiled modules and archives are not.
+# A sample should be much smaller than the window; a few dozen compiled modules and archives are too large.
 LARGEST_BYTES = 256 << 10
 
 SHARD_PREFIX = "stdlib-"
@@ -39,7 +39,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSet:
-    """The files to pack, sorted by name, and the numbers of files that are too large or unreadable."""
+    """The files to pack, sorted by name, and the numbers of too large and of unreadable files."""
 
     files: tuple[SourceFile, ...]
     num_large: int
@@ -113,9 +113,9 @@ def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[
 def _member_names(files: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
     """Yield the key and the field of each file.
 
-    WebDataset cuts a name at its first dot and joins neighbours with equal keys. So other dots become "_", and a second
-    equal key ("a.py" and "a.txt") gets the suffix appended. All names begin with "lib/", because names like
-    ``__phello__/`` would be metadata.
+    WebDataset cuts a name at its first dot and joins neighbours with equal keys. So other dots become "_", and the
+    second of two equal keys ("a.py" and "a.txt") gets the suffix appended. All names begin with "lib/", because names
+    like ``__phello__/`` would be metadata.
     """
     keys: set[str] = set()
     for file in files:

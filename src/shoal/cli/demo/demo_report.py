@@ -54,12 +54,10 @@ def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epo
         rows.append([name, format_bytes(held), *ratios, *measured, format_count(int(order.samples_per_second))])
     read_bytes = buffer.read_bytes / buffer.num_reads
     more_reads = comparison.orders["full"].num_reads / window.num_reads
-    measure = (
-        f"how much the packages in a batch of b vary, against a perfect shuffle, whose VR is 1; {num_epochs} epochs"
-    )
+    measure = f"how much the packages in a batch of b vary, against a perfect shuffle (VR 1); {num_epochs} epochs"
     same = f"{comparison.num_buffer_samples} samples, as many as fill the window and its read-ahead"
     pinned = f"kept as views of reads of {format_bytes(read_bytes)}, they pinned {format_bytes(buffer.held_bytes)}"
-    cost = f"{more_reads:.1f} times the window's reads here, hundreds of times where chunks hold hundreds of samples"
+    cost = f"{more_reads:.1f} times the window's reads here, hundreds of times if chunks hold hundreds of samples"
     notes = [
         f"VR(b): {measure}.",
         f"packages: different ones in a batch of {BATCH}; a perfect shuffle has {expected_distinct:.1f} on average.",
@@ -108,7 +106,7 @@ def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    """Return the title of the picture, as far as the numbers support it."""
+    """Return a title of the picture that the numbers support."""
     orders = comparison.orders
     same = format_bytes(orders["window"].held_bytes)
     window, buffer = (orders[name].mixing.variance_ratios.get(BATCH, float("nan")) for name in ("window", "buffer"))

@@ -29,7 +29,7 @@ class Measured:
     """One order, streamed for one epoch, and its mixing, measured over several epochs.
 
     ``held_bytes`` is the peak of shard bytes in memory. The correlation is the root mean square over the epochs,
-    because its sign means nothing.
+    because its sign has no meaning.
     """
 
     call: str
@@ -74,8 +74,8 @@ def measure_orders(
 ) -> Comparison:
     """Stream every file in each order, and measure the mixing.
 
-    The buffer of a typical loader holds records instead of chunks. So the buffer gets as many samples as fill the bytes
-    that the window held, with its read-ahead. ``chunk`` is the size of other reads in bytes.
+    The buffer of a typical loader holds records instead of chunks. So the buffer gets as many samples as fit into the
+    memory of the window and its read-ahead. ``chunk`` is the size of other reads in bytes.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def measure_orders(
         order, contents = _measured(name, shuffled, numbers, num_epochs=num_epochs)
         reference.append(contents)
         if not np.array_equal(contents, reference[0]):
-            msg = f"the order {name!r} delivered other files than storage order: this is a bug of shoal"
+            msg = f"the order {name!r} and storage order delivered different files: this is a bug of shoal"
             raise ShoalError(msg, hint="please report it, with this message")
         return order
 

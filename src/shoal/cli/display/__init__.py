@@ -1,1 +1,1 @@
-"""HOW DOES A VERB SHOW IT? Previews of values, progress, and files with pages and pictures."""
+"""HOW DOES A VERB SHOW A RESULT? Previews of values, progress, and files with pages and pictures."""

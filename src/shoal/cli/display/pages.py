@@ -15,7 +15,7 @@ from shoal.tools.reports.rendering import PICTURES, rendered
 
 
 def add_page_arguments(parser: argparse.ArgumentParser, *, html: str = "", has_picture: bool = True) -> None:
-    """Declare the options for a page and a picture; ``html`` names further parts of the page."""
+    """Declare the options for a page and a picture; ``html`` names additional parts of the page."""
     parser.add_argument("--html", metavar="FILE", help=f"write an HTML page{html}")
     if has_picture:
         parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a picture: .svg, .png or .pdf")
@@ -44,13 +44,13 @@ def write_page(path: str, page: str) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    """Raise `UsageError`, before the work, if the requested picture could not be written."""
+    """Raise `UsageError`, before the work, if the requested picture cannot be written."""
     if path is None:
         return
     if path.suffix.lower() not in PICTURES:
         raise UsageError(f"{path}: pictures are {', '.join(PICTURES)}", hint=f"--picture {path.with_suffix('.png')}")
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{path}: the picture cannot be written there", hint="--picture FILE writes it elsewhere")
+        raise UsageError(f"{path}: the picture cannot be written in its directory", hint="--picture FILE")
 
 
 def write_picture(path: Path, drawing: Drawing) -> None:

@@ -90,7 +90,7 @@ def field_counts_text(fields: SampleFields) -> str:
 
 
 def without_usual_text(fields: SampleFields) -> str:
-    """Return the first samples that lack a usual field, as text."""
+    """Return the first samples without a usual field, as text."""
     names = list(map(printable, fields.first_without_usual))
     return ", ".join([*names, *(["..."] if fields.num_without_usual > len(names) else [])])
 
@@ -103,7 +103,7 @@ def json_value(value: Any) -> Any:
         text = _as_text(value, is_all=True)
         return {"base64": base64.b64encode(value).decode("ascii")} if text is None else text
     if isinstance(value, str):
-        # Lone surrogates stand for bytes that are not UTF-8, and cannot be written.
+        # Lone surrogates stand for bytes that are not UTF-8; surrogates cannot be written.
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return {str(json_value(str(key))): json_value(item) for key, item in value.items()}

@@ -13,7 +13,7 @@ from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.stats.live_line import LiveLine
 
 _BAR_COLUMNS = 24
-_LEAST_SHARE = 0.01  # below, the remaining time cannot be estimated
+_LEAST_SHARE = 0.01  # below this share, the remaining time cannot be estimated
 
 
 class Progress:
@@ -57,7 +57,7 @@ class Progress:
         self.update(self.done + count)
 
     def update(self, done: int) -> None:
-        """Report ``done`` units of work in all; costs a clock reading unless a redraw is due."""
+        """Report a total of ``done`` units of work; costs a clock reading unless a redraw is due."""
         self.done = done
         if self._screen.is_due():
             self._screen.draw(self._line(self._clock() - self._start_seconds))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-# Arguments with another option name. The first option that the verb has is used.
+# Arguments with another option name. The first existing option of the verb is used.
 _OPTIONS_OF_ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "format": ("--to", "--format"),
     "source_format": ("--format",),
@@ -30,9 +30,9 @@ _OTHERS = (
     (re.compile(r"text_field= of repack\(\), field= of tokenize\(\)"), "--text-field", "--text-field"),
     (re.compile(r"deadline_seconds in storage_options"), "--deadline", "--deadline"),
 )
-# A clause, or its end, that advises to skip samples; some verbs cannot skip.
+# A clause, or the end of a clause, with advice to skip samples; some verbs cannot skip.
 _SKIPPING = re.compile(r"(?:^|, )(?:or )?(?:without )?(?:reading\()?on_error=.*")
-_COMMANDS = re.compile(r"(`[^`]*`)")  # commands of a shell need no translation
+_COMMANDS = re.compile(r"(`[^`]*`)")  # shell commands need no translation
 
 
 def in_shell(hint: str, options: Collection[str]) -> str:
@@ -70,7 +70,7 @@ def _option(argument: re.Match[str], options: Collection[str]) -> str | None:
     known = _OPTIONS_OF_ARGUMENTS.get(name, (f"--{name.replace('_', '-')}",))
     if name in ("labelled", "grouped") and value in ("True", "False"):
         known, value = ((f"--no-{known[0][2:]}",) if value == "False" else known), ""
-    if value in ("None", "False"):  # has no option
+    if value in ("None", "False"):  # these values have no option
         return None
     option = next((option for option in known if option in options), None)
     if option is None:

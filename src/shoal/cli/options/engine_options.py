@@ -1,4 +1,4 @@
-"""Options of the engine that runs a job: this machine, a cluster, or an engine of a package."""
+"""Options of the engine of a job: this machine, a cluster, or an engine of a package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONNECT_SECONDS = 10
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, planned: str) -> None:
-    """Declare the engine and its cluster; ``planned`` names the work that this machine always does itself."""
+    """Declare the engine and its cluster; ``planned`` names the work that always runs on this machine."""
     group = parser.add_argument_group("engine")
     text = f"run on this machine (local, the default), a cluster, or an engine of an installed package; {planned}"
     group.add_argument("--engine", metavar="{local,ray,spark}", type=_engine_name, default=_LOCAL, help=text)
@@ -51,7 +51,7 @@ class Engine:
     def run(self, job: UnitJob[_Result]) -> _Result:
         """Run the missing units of a job, and finish the job; without missing units, do not start the engine.
 
-        Closes sessions that it started. Raises the errors of the job, and `UsageError` if the engine cannot start.
+        Closes only sessions started here. Raises the errors of the job, and `UsageError` if the engine cannot start.
         """
         if not job.missing():
             return job.finish()
@@ -76,12 +76,12 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
             raise UsageError(msg, hint="--engine spark or --engine ray")
         return None
     if name not in ENGINES.own:
-        _ = ENGINES[name]  # raises an error about a broken package before the planning
+        _ = ENGINES[name]  # an error about a broken package comes before the planning
         return Engine(name, address, label, unit)
     try:
         import_module(LIBRARIES_OF_EXTRA[name])
     except ImportError as error:
-        msg = f"--engine {name} needs {LIBRARIES_OF_EXTRA[name]}, which cannot be imported: {error}"
+        msg = f"--engine {name} needs {LIBRARIES_OF_EXTRA[name]}, and the import fails: {error}"
         raise UsageError(msg, hint=pip_install(name)) from None
     return Engine(name, address, label, unit)
 

@@ -25,7 +25,7 @@ from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, parent, scheme_of
 
 _READ_ONLY = ("http", "https")
-_HINT = "--output FILE writes it elsewhere; shoal.open(..., index=FILE) reads it there"
+_HINT = "--output FILE writes the index elsewhere; shoal.open(..., index=FILE) reads the file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class IndexOutput:
     store: Store
 
     def existing(self) -> Index | None:
-        """Return the existing index; None if there is none, or if it cannot be read."""
+        """Return the existing index; None for a missing or unreadable index."""
         try:
             return load_index(self.path, store=self.store) if self.store.find(self.path) is not None else None
         except ShoalError:
             return None
 
     def write(self, index: Index) -> int:
-        """Write the index and return its size in bytes; keep it on this machine if a remote store refuses it."""
+        """Write the index and return its size in bytes; if a remote store refuses, keep the index here."""
         try:
             save_index(index, self.path, store=self.store)
         except StorageError as error:
@@ -52,7 +52,7 @@ class IndexOutput:
             kept = str(Path(cache_directory(), "unwritten", f"{index.fingerprint}.index"))
             save_index(index, kept, store=LocalStore())
             msg = f"{printable(self.path)}: the index could not be written: {error.message}"
-            hint = f"it is kept in {kept}; copy it to its destination, or open it with shoal.open(..., index=FILE)"
+            hint = f"the index is kept in {kept}; copy the file to its destination, or use shoal.open(..., index=FILE)"
             raise StorageError(msg, hint=hint) from error
         return self.store.stat(self.path).num_bytes
 
@@ -95,7 +95,7 @@ def _beside(shards: Source, store: Store) -> IndexOutput:
     if not scheme_of(shards.root):
         return _local_file(Path(shards.root, INDEX_NAME))
     if shards.root.endswith("://"):
-        msg = f"{shards.typed}: these shards have no directory in common that could hold an index"
+        msg = f"{shards.typed}: these shards have no common directory for an index"
         raise UsageError(msg, hint=_HINT)
     path = join(shards.root, INDEX_NAME)
     _refuse_read_only(path)
@@ -104,7 +104,7 @@ def _beside(shards: Source, store: Store) -> IndexOutput:
 
 def _refuse_read_only(path: str) -> None:
     if scheme_of(path) in _READ_ONLY:
-        msg = f"{printable(path)}: the index cannot be written here: nothing is written over http"
+        msg = f"{printable(path)}: the index cannot be written here: http is read-only"
         raise StorageError(msg, hint=f"{_HINT}; shoal.open() also finds an index beside its shards")
 
 
@@ -118,20 +118,20 @@ def _local_file(path: Path) -> IndexOutput:
 
 
 def _refuse_partial(shards: Source, shard_format: Format, target: IndexOutput) -> None:
-    """Raise an error if the directory holds other shards: a partial index would hide them from shoal.open()."""
+    """Raise an error if the directory holds other shards: a partial index would hide these shards from shoal.open()."""
     named = set(shards.paths)
     other = next(_others(shards, named, shard_format, target), None)
     if other is None:
         return
-    msg = f"{target.path} would know only {len(named)} of the shards in its directory; it would lack {other}"
+    msg = f"{target.path} would have only {len(named)} of the shards in its directory, and not {other}"
     stem = posixpath.basename(shards.paths[0]).partition(".")[0]
     path, root = join(shards.root, f"{stem}.index"), shards.root
-    hint = f"--output {path} writes it as a separate source; or index all with `shoal index {root}`"
+    hint = f"--output {path} writes the index as a separate source; or index all shards with `shoal index {root}`"
     raise UsageError(msg, hint=hint)
 
 
 def _others(shards: Source, named: set[str], shard_format: Format, target: IndexOutput) -> Iterator[str]:
-    """Yield the shards beside the index that are not named."""
+    """Yield the unnamed shards beside the index."""
     existing = target.existing()
     for name in existing.shard_names if existing is not None else ():
         path = join(shards.root, name)

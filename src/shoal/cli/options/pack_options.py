@@ -34,10 +34,10 @@ def format_names() -> str:
 def add_shard_arguments(
     parser: argparse.ArgumentParser, *, shard_bytes: str, columns: str, on_error: str, workers: str
 ) -> None:
-    """Declare the options of the new shards; the arguments are the parts of help texts that differ by verb."""
+    """Declare the options of the new shards; the arguments are parts of help texts that differ between verbs."""
     text = f"{shard_bytes}, such as 256MiB (default: by the size of the data and --readers)"
     parser.add_argument("--shard-bytes", metavar="BYTES", help=text)
-    text = "ranks times workers that should each get a shard (default: 1)"
+    text = "ranks times workers, each with at least one shard (default: 1)"
     parser.add_argument("--readers", type=at_least_one, metavar="N", default=1, help=text)
     parser.add_argument(
         "--prefix", metavar="NAME", default="shard", help="shards are NAME-000000, ... (default: shard)"
@@ -46,7 +46,7 @@ def add_shard_arguments(
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
     text = f"{columns}, separated by commas; NAME=PATH renames a column; may be repeated"
     parser.add_argument("--columns", type=names, action="extend", metavar="NAMES", default=[], help=text)
-    text = f"{on_error}: raise ends the run (default), skip leaves it out and lists it"
+    text = f"{on_error}: raise ends the run (default), skip drops and lists it"
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help=text)
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=f"processes (default: {workers})")
 
@@ -80,7 +80,7 @@ def _factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
 
 
 def shard_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a `ShardRequest` that the options give."""
+    """Return the fields of a `ShardRequest` for the given options."""
     shard_bytes = arguments.shard_bytes
     return {
         "shard_bytes": None if shard_bytes is None else parse_bytes(shard_bytes, "--shard-bytes"),
@@ -99,7 +99,7 @@ def shard_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def classes_record(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
-    """Return the samples of each class before and after, and the promised number if some were left out."""
+    """Return the samples of each class before and after, and the planned number if samples were left out."""
     has_left_out = any(entry.num_left_out for entry in classes)
     return [
         {
@@ -160,9 +160,9 @@ def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, a
     """Print the record and the skipped inputs; people see only the first inputs."""
     if not as_json:
         if record.get("num_workers") == 0:
-            output.complain(f"note: {record['output']} was finished before, so there was nothing to do")
+            output.complain(f"note: {record['output']} was already finished; nothing was done")
             del record["samples_per_second"]
-        for name in ("num_workers", "address"):  # unknown if nothing was left to do, or if the engine chose it
+        for name in ("num_workers", "address"):  # unknown without remaining work, or chosen by the engine
             if name in record and not record[name]:
                 del record[name]
     if skipped:
@@ -170,4 +170,4 @@ def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, a
         record["skipped"] = [{"name": printable(name), "reason": printable(reason)} for name, reason in listed]
     output.emit(record, as_json=as_json)
     if len(skipped) > _MOST_LISTED and not as_json:
-        output.complain(f"note: {len(skipped) - _MOST_LISTED} more were skipped; --json lists them all")
+        output.complain(f"note: {len(skipped) - _MOST_LISTED} more inputs were skipped; --json lists all")

@@ -36,7 +36,7 @@ def keyed_samples(arguments: argparse.Namespace) -> tuple[NDArray[Any], Index | 
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
-    """Yield the key of each sample by id; reads the samples unless their names are keys."""
+    """Yield the key of each sample by id; reads the samples unless names of files are keys."""
     index = opened.index
     with Progress(total=index.num_samples, label=label) as progress:
         if isinstance(opened.format, Folder | Tar):
@@ -77,7 +77,7 @@ def read_keys(path: str) -> NDArray[Any]:
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """Map a numpy array, which may be larger than memory."""
+    """Map a numpy array; the array may be larger than memory."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):

@@ -26,7 +26,7 @@ from shoal.stream.mixing.mixture_from_file import is_mixture_file
 def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
     """Declare the options of a dataset: shards, index and format."""
     add_shards_argument(parser, more=", or an index file beside its shards", is_optional=is_optional)
-    parser.add_argument("--index", metavar="FILE", help="index of the shards (default: beside them)")
+    parser.add_argument("--index", metavar="FILE", help="index of the shards (default: beside the shards)")
     add_format_argument(parser)
 
 
@@ -51,7 +51,7 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the format of the shards: a name, or ``module:Class`` for a custom format."""
     plain = ", ".join(name for name in FORMATS if "." not in name)
     text = (
-        f"format of the shards (default: by suffix): {plain}, or folder, where each file is a sample; a suffix such as "
+        f"format of the shards (default: by suffix): {plain}, or folder (each file is a sample); a suffix such as "
         ".gz or .zst means compressed; tokens:1024 has windows of 1,025 tokens; module:Class is your own format"
     )
     parser.add_argument("--format", metavar="NAME", type=_requested_format, help=text)
@@ -77,7 +77,7 @@ def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     for word in arguments.storage_option:
         name, mark, text = word.partition("=")
         if not (name and mark):
-            msg = "--storage-option takes KEY=VALUE; one option has no KEY or no ="
+            msg = "--storage-option takes KEY=VALUE; an option has no KEY or no ="
             raise UsageError(msg, hint="--storage-option region=eu-west-1 --storage-option anonymous=true")
         group, dot, inner = name.partition(".")
         if dot:
@@ -130,7 +130,7 @@ def open_requested(arguments: argparse.Namespace, *, num_first: int | None = Non
         else:
             opened = source.beginning(max(1, num_first))
             shards = f"{opened.index.num_shards} of {counted(len(source.making.infos), 'shard')}"
-            note = f"note: looked at {shards}, which have no index; `shoal index` builds one"
+            note = f"note: read only {shards} without an index; `shoal index` builds the index"
     if note:
         complain(note)
     return opened, progress.total is not None
@@ -157,7 +157,7 @@ def _requested_format(text: str) -> str | Format:
         try:
             custom = custom()
         except TypeError as error:
-            msg = f"{text} cannot be made without arguments ({error}): name an object of it, module:NAME"
+            msg = f"{text} cannot be made without arguments ({error}): name a finished object, module:NAME"
             raise argparse.ArgumentTypeError(msg) from None
     if missing := [member for member in ("name", *FORMAT_MEMBERS) if not hasattr(custom, member)]:
         msg = f"{text}: this object is not a format: it lacks {', '.join(missing)} (docs/guides/add-a-format.md)"
@@ -186,6 +186,6 @@ def _imported(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, and imports a module that is missing
-        msg = f"there is no module {error.name!r} in the working directory, nor is one installed"
+            raise  # the module exists, but imports a missing module
+        msg = f"there is no module {error.name!r} in the working directory or in an installed package"
         raise argparse.ArgumentTypeError(msg) from None

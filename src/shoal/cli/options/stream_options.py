@@ -81,7 +81,7 @@ def open_mixture(arguments: argparse.Namespace) -> MixedDataset:
 
 
 def shuffled_mixture(arguments: argparse.Namespace) -> MixedDataset:
-    """Open a mixture file in its order, or in the order of the options if it has none."""
+    """Open a mixture file in its order, or without an order in the file, in the order of the options."""
     return in_order_of(open_mixture(arguments), arguments)
 
 
@@ -111,8 +111,8 @@ def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
     try:
         return json.loads(data if len(data) <= most_bytes else b"")
     except (ValueError, RecursionError):
-        msg = f"{path}: this is not a {what}, which is a JSON object"
-        raise StateError(msg, hint=f"write one with json.dump({call}, file)") from None
+        msg = f"{path}: this is not a {what}; a {what} is a JSON object"
+        raise StateError(msg, hint=f"write the file with json.dump({call}, file)") from None
 
 
 def add_skip_argument(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,7 @@ def add_skip_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:
     """Declare ``--decode``, with an optional decoder of images, and ``--image-size``."""
-    text = f"decode fields; images, audio or video too with one of {', '.join(DECODERS.own)}"
+    text = f"decode fields; images, audio or video only with one of {', '.join(DECODERS.own)}"
     parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
     text = "HEIGHTxWIDTH or side of decoded images"
     parser.add_argument("--image-size", metavar="PIXELS", type=_image_size, help=text)
@@ -143,7 +143,7 @@ def _image_size(text: str) -> tuple[int, int]:
     try:
         return exact_size([int(side) for side in sides] if len(sides) > 1 else int(text))
     except (ValueError, UsageError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size in pixels, such as 240x320 or 224") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in pixels, such as 240x320 or 224") from None
 
 
 def _image_spec(text: str) -> str:

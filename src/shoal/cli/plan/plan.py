@@ -1,4 +1,4 @@
-"""The `shoal plan` command: recommend what a cluster reads at a time, and predict mixing, memory and cost."""
+"""The `shoal plan` command: recommend chunks and a window for a cluster, and predict mixing, memory and cost."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Reads are simulated: the whole epoch up to 2 million samples, or a part that stands for the rest. Bandwidths "
-        "are bytes per second: 1.25GB is a 10 Gbit network. --index grow predicts the mixing of a first epoch that is "
-        "read while shards are indexed: it lists the shards, and indexes only the first ones, or none with "
-        "--sample-bytes."
+        "Reads are simulated: the whole epoch up to 2 million samples, or a representative part. Bandwidths are bytes "
+        "per second: 1.25GB is a 10 Gbit network. --index grow predicts the mixing of a first epoch while shards are "
+        "indexed: the command lists the shards, and indexes only the first shards, or no shards with --sample-bytes."
     )
     add_source_arguments(parser, is_optional=True)
     data = parser.add_argument_group("data", "instead of SOURCE, or of the shards of --index grow")
@@ -129,7 +128,7 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     output.say(f"ds.{record['call']}")
     shards = record["sequential"]
     output.say()
-    if cluster.latency_seconds:  # without latency, shards of any size are read at full speed
+    if cluster.latency_seconds:  # without latency, reads of any size have full speed
         output.say(
             f"Shards read whole, one after another: at least {shards['shard_bytes'] / 1e9:.3g} GB each for 1 % "
             f"overhead, {shards['num_shards']:,} of them."
@@ -148,8 +147,8 @@ def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
         parts["index_bytes"] = record["index_bytes"]
         part, remedy = _MEMORY_PARTS[max(parts, key=lambda name: parts[name])]
         limit = output.format_value("memory_bytes", cluster.memory_bytes)
-        text = f"This is more than the {limit} of a node (--memory). Most of it: {part.lower()}."
-        warnings.append(f"{text} It is less with {remedy}.")
+        text = f"This is more than the {limit} of a node (--memory). The largest part: {part.lower()}."
+        warnings.append(f"{text} To save memory: {remedy}.")
     if record["refused"]:
         warnings.append(f"A run would be refused: {record['refused']}")
     if record.get("growing", {}).get("warning"):
@@ -200,12 +199,12 @@ _FACTS = {
     },
 }
 
-_MEMORY_PARTS = {  # title, and the change that makes the part smaller
+_MEMORY_PARTS = {  # title, and a change for a smaller part
     "in_use_bytes": ("Chunks in use", "a smaller --window, or more nodes"),
     "ahead_bytes": ("Read ahead", "a smaller --window or --chunk"),
     "batches_bytes": ("Two batches", "a smaller --global-batch, or more nodes"),
     "order_bytes": ("Order, and table of chunks", "a larger --chunk"),
-    "coming_bytes": ("Which samples come next", "a smaller --window"),
+    "coming_bytes": ("Plan of the next samples", "a smaller --window"),
     "index_bytes": ("Index", "larger extents (shoal index --extent-bytes)"),
     "spare_bytes": ("Code, and room to spare", "a smaller --chunk"),
 }
@@ -226,13 +225,13 @@ def _lead(record: dict[str, Any], cluster: Cluster) -> str:
 def _notes(plan: Planned) -> list[str]:
     reads = plan.reads
     if plan.is_exact:
-        first = "The reads of the whole epoch were simulated: requests and bytes are what a run makes, within 5 %."
+        first = "The simulation covered the whole epoch: requests and bytes are within 5 % of a run."
     else:
-        first = "A part of the epoch was simulated, and stands for the rest: requests and bytes are right "
+        first = "A representative part of the epoch was simulated: requests and bytes are right "
         first += _give_or_take(reads.error)
-        first += "." if reads.thinned == 1.0 else f"; of {reads.thinned:.1f} samples of a chunk, one was simulated."
+        first += "." if reads.thinned == 1.0 else f"; one of {reads.thinned:.1f} samples of a chunk was simulated."
         if reads.held_error:
-            first += f" The number of chunks that a rank holds is right give or take {200.0 * reads.held_error:.0f} %."
+            first += f" The number of chunks held by a rank is right within {200.0 * reads.held_error:.0f} %."
     mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; with 1, every chunk holds samples of "
     mixing += "one kind. shoal audit and ds.quality() measure your data."
     times = "Times follow from the given latency and bandwidth. Memory excludes the interpreter, its modules, and your "
@@ -246,5 +245,5 @@ def _notes(plan: Planned) -> list[str]:
 
 
 def _give_or_take(error: float) -> str:
-    """Return the error as text: two standard deviations, and at least 5 %, because a model is not a run."""
+    """Return the error as text: two standard deviations, and at least 5 % for the difference of model and run."""
     return f"give or take {max(5.0, 200.0 * error):.0f} %"

@@ -27,8 +27,7 @@ class Planned:
     """The plan of data in an order on a cluster.
 
     ``num_reads`` counts the reads of all ranks in the whole epoch; ``fetched`` and ``num_requests`` reach the store,
-    fewer with the chunk caches ``cached``. ``growing`` is the mixing of a first epoch that is read while shards are
-    indexed.
+    reduced by the chunk caches ``cached``. ``growing`` is the mixing of a first epoch while shards are indexed.
     """
 
     data: PlannedData
@@ -127,7 +126,7 @@ class Planned:
         }
 
     def figures(self) -> PlanFigures:
-        """Return the numbers that the figures show."""
+        """Return the numbers for the figures."""
         batch, over_time = self.cluster.global_batch, self.reads.reads_over_time
         if self.cached is not None:
             over_time = self.reads.by_node.reads_over_time
@@ -136,7 +135,7 @@ class Planned:
         above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
         reads = over_time / max(1, int(over_time.sum()))
         mean = self.costs.node_bytes_per_second
-        if not self.is_exact:  # the ends are a larger share of the simulated part than of the epoch
+        if not self.is_exact:  # the ends of the epoch have a larger share of the simulated part than of the epoch
             reads = reads / max(1e-12, float(np.median(reads))) / len(reads)
         return PlanFigures(
             batch=batch,
@@ -185,7 +184,7 @@ class Planned:
         data, cluster = self.data, self.cluster
         share = min(1.0, self.num_reads / cluster.world_size / data.num_chunks) * data.held_bytes
         in_use = min(held_chunks * data.mean_held_bytes + data.uneven_bytes, share)
-        if int(data.chunk_samples.max(initial=0)) <= 1:  # single samples are copied into their batch at once
+        if int(data.chunk_samples.max(initial=0)) <= 1:  # single samples are copied into their batch immediately
             in_use = data.largest_held_bytes if cluster.is_remote else 0.0
         ahead = planned_ahead_bytes(
             data.order,
@@ -224,7 +223,7 @@ def _growing_facts(quality: GrowingQuality) -> dict[str, Any]:
 
 
 def _within(bytes_due: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """Return the bytes that a node receives within its limit: the excess moves later, and at the end earlier.
+    """Return the bytes received by a node within its limit: excess bytes move later, and at the end earlier.
 
     >>> _within(np.array([9.0, 1.0, 1.0, 5.0]), 4.0).tolist()
     [4.0, 4.0, 4.0, 4.0]

@@ -14,15 +14,15 @@ from shoal.tools.planning.node_cache import EpochReads, cached_reads, fullest_no
 from shoal.tools.planning.simulated_reads import ClusterReads
 from shoal.tools.planning.sizing import Cluster
 
-_LITTLE_SAVED = 0.95  # a cache that leaves more of the reads is not worth advice
+_LITTLE_SAVED = 0.95  # with a larger share of remaining reads, a cache is not recommended
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCache:
-    """A chunk cache in each node, and the reads of all nodes that reach the store in each epoch.
+    """A chunk cache in each node, and the reads of all nodes from the store in each epoch.
 
-    A stream refuses a budget below ``least_bytes``, which the ranks of a node share at a time. ``full_bytes`` holds all
-    reads of the fullest node. ``num_spilled`` chunks are decoded into the cache; the plan leaves them out.
+    The ranks of a node share ``least_bytes`` at a time; a stream refuses a smaller budget. ``full_bytes`` holds all
+    reads of the fullest node. The plan ignores ``num_spilled`` chunks decoded into the cache.
     """
 
     budget_bytes: int
@@ -33,7 +33,7 @@ class PlannedCache:
 
     @classmethod
     def of(cls, epochs: Sequence[ClusterReads], data: PlannedData, cluster: Cluster) -> Self:
-        """Compute the reads of simulated epochs that caches with the cluster's budget leave to the store."""
+        """Compute the remaining reads from the store in simulated epochs, with caches of the cluster's budget."""
         budget_bytes = cluster.cache_bytes or 0
         scale = data.num_chunks / len(data.chunk_samples)
         least_bytes = least_cache_bytes(data, cluster)
@@ -72,7 +72,7 @@ class PlannedCache:
 
     @property
     def refusal(self) -> str:
-        """Reason why a stream refuses this cache; empty if it does not."""
+        """Reason why a stream refuses this cache; empty if a stream accepts the cache."""
         if self.budget_bytes >= self.least_bytes:
             return ""
         budget, least = format_bytes(self.budget_bytes), format_bytes(self.least_bytes)
@@ -80,12 +80,12 @@ class PlannedCache:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about a small cache and about chunks that are decoded into it."""
+        """Warnings about a small cache and about chunks decoded into the cache."""
         warnings = []
         if self.least_bytes <= self.budget_bytes < 2 * self.least_bytes:
             least = format_bytes(self.least_bytes)
-            text = f"The cache is small: the ranks of a node share {least} at a time, and twice that is better."
-            warnings.append(f"{text} Chunks may be gone before all ranks have read them.")
+            text = f"The cache is small: the ranks of a node share {least} at a time, and twice as much is better."
+            warnings.append(f"{text} The cache may drop chunks before all ranks have read the chunks.")
         if self.num_spilled:
             chunks = counted(self.num_spilled, "chunk")
             warnings.append(
@@ -109,7 +109,7 @@ _FACTS = {
     "cache_bytes": "Budget",
     "used_cache_bytes": "Used on disk",
     "least_cache_bytes": "Shared by ranks at a time",
-    "full_cache_bytes": "Holds all that a node reads, with",
+    "full_cache_bytes": "Size for all reads of a node",
 }
 
 
@@ -119,7 +119,7 @@ def cache_advice(record: Mapping[str, Any], least_bytes: int) -> str:
     if "node_epochs" in record or then > _LITTLE_SAVED * now:
         return ""
     budget = f"{math.ceil(2 * least_bytes / 2**20)}MiB"
-    return f"A chunk cache on each node (--cache {budget}) would have each chunk read {then:.2f} times, not {now:.2f}."
+    return f"A chunk cache on each node (--cache {budget}) reduces the reads of a chunk from {now:.2f} to {then:.2f}."
 
 
 def least_cache_bytes(data: PlannedData, cluster: Cluster) -> int:

@@ -35,20 +35,20 @@ from shoal.tools.planning.rank_memory import PlannedOrder
 from shoal.tools.planning.sizing import Cluster, recommend
 
 _GROW = "grow"  # the --index of a growing order
-_MOST_CHUNKS = 1 << 22  # modelled without an index; more change only the time
+_MOST_CHUNKS = 1 << 22  # in a model without an index; more chunks change only the time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedData:
-    """The data of a plan: its size, its chunks or a model with fewer chunks, and its memory.
+    """The data of a plan: the size, the chunks or a model with fewer chunks, and the memory.
 
     ``stored_bytes`` includes the gaps between chunks. ``sample_bytes`` is the mean over the samples of a batch as
     stored, ``held_sample_bytes`` in memory. ``num_read_chunks`` counts the reads of an epoch if no two ranks read the
     same chunk. ``largest_held_bytes`` is the memory of the largest chunk, ``uneven_bytes`` its excess over the mean if
     chunks can only be held whole. ``refusal`` is the error of a stream in this order, or empty. ``num_spilled`` chunks
     are too large for the window and decoded into the chunk cache. ``resolved`` is the order of an ``opened`` index,
-    ``listed`` are shards without an index, ``mixture`` is an unshuffled mixture. All processes of a node map the index
-    of ``index_bytes``.
+    ``listed`` has shards without an index, ``mixture`` is an unshuffled mixture. All processes of a node share the
+    mapped index of ``index_bytes``.
     """
 
     num_samples: int
@@ -88,7 +88,7 @@ class PlannedData:
 def planned_data(arguments: argparse.Namespace, cluster: Cluster, known: PlannedData | None = None) -> PlannedData:
     """Return the data of the arguments, in their order or in the recommended order.
 
-    ``known`` is the same data in another order, and is not opened or listed again.
+    ``known`` is the same data in another order, so the data are not opened or listed again.
     """
     if not arguments.source:
         if arguments.sample_bytes is None:
@@ -183,7 +183,7 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
         text_bytes = parse_bytes(chunk, "chunk")
         holds = partial(_holds, alive, text_bytes)
         window = bytes_text(alive * exact_bytes, is_enough=holds)
-        if window.isdecimal():  # the text of the chunk was rounded up, and the window has no short text
+        if window.isdecimal():  # the text for the chunk was rounded up, and the window has no short text
             window = bytes_text(alive * text_bytes + text_bytes // 2, is_enough=holds)
         call = f'shuffle(window="{window}", chunk="{chunk}", num_canonical_nodes={order.resolved_nodes}'
     else:

@@ -77,7 +77,7 @@ def planned_mixture(arguments: argparse.Namespace, cluster: Cluster, known: Plan
 
 
 def _refuse_unplanned(arguments: argparse.Namespace, cluster: Cluster) -> None:
-    """Raise `UsageError` for options that are not planned for mixtures."""
+    """Raise `UsageError` for options without a plan for mixtures."""
     path = printed(source_of(arguments))
     if cluster.cache_bytes is not None:
         msg = f"--cache is planned for one dataset, but {path} is a mixture: its sources repeat at different times"
@@ -103,7 +103,7 @@ def _shuffled(
 
 
 def _as_recommended(dataset: MixedDataset, cluster: Cluster) -> MixedDataset:
-    """Return the mixture in the recommended window, with the largest chunks that leave every source a window."""
+    """Return the mixture in the recommended window, with the largest chunks that fit into all windows."""
     indexes = [part.index for part in dataset.stream.spec.opened.parts]
     num_bytes = sum(int(own_bytes(index).sum()) for index in indexes)
     least = max(-(-int(own_bytes(index).sum()) // max(1, index.num_extents)) for index in indexes)
@@ -133,13 +133,13 @@ def _order_of(name: str, part: ResolvedOrder) -> Any:
         msg = f"the source {name!r}: {error.message}"
         raise UsageError(msg, hint="shuffle: {window: ...} in the file, or --order window or block") from None
     if isinstance(part.units, RecordUnits):
-        msg = f"the source {name!r} takes so few of its samples that they are read one by one, which is not planned"
-        raise UsageError(msg, hint="plan the other sources, or leave out select: of this one")
+        msg = f"the source {name!r} reads few of its samples, one by one; such reads are not planned"
+        raise UsageError(msg, hint="plan the other sources, or leave out select: of this source")
     return order
 
 
 def _chunks(resolved: ResolvedMixture, windows: MixedWindows, weights: NDArray[np.float64]) -> MixedChunks:
-    """Return the chunks of all sources and their visits in an epoch, or until every source has come once."""
+    """Return the chunks of all sources and their visits in an epoch, or until every source has finished a round."""
     request, parts = resolved.request, resolved.parts
     num_samples = resolved.num_positions(0)
     if num_samples >= FOREVER:

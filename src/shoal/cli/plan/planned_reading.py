@@ -1,4 +1,4 @@
-"""Predict how a dataset or a mixture is read in an order: mixing, requests and read-ahead."""
+"""Predict the reading of a dataset or a mixture in an order: mixing, requests and read-ahead."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from shoal.tools.planning.sizing import Cluster
 class DatasetReading:
     """The reading of one dataset.
 
-    ``chunk_samples`` and ``chunk_bytes`` describe all ``num_chunks``, or a model with fewer chunks.
-    ``option_chunk_bytes`` and ``option_window_bytes`` are the options that give these chunks in this window. ``table``
-    locates the chunks, and ``shard_chunks`` counts the chunks of each shard, if they are known.
+    ``chunk_samples`` and ``chunk_bytes`` describe all ``num_chunks`` chunks, or a model with fewer chunks.
+    ``option_chunk_bytes`` and ``option_window_bytes`` are the options for these chunks in this window. ``table``
+    locates the chunks, and ``shard_chunks`` counts the chunks of each shard; both may be None.
     """
 
     order: Window | Block
@@ -82,10 +82,10 @@ class DatasetReading:
         return predicted_variance_ratio(self.order, ChunkLayout.of(self.chunk_samples), batch, rho=rho)
 
     def requests_for_each_read(self, reads: ClusterReads, cluster: Cluster) -> float:
-        """Return the requests per chunk: neighbours share one, and a large chunk takes several."""
+        """Return the requests per chunk: neighbours share a request, and a large chunk takes several requests."""
         if not cluster.is_remote:
             return 1.0
-        if cluster.cache_bytes is not None:  # a cache stores each chunk by itself, so neighbours share no request
+        if cluster.cache_bytes is not None:  # a cache stores single chunks, so neighbours share no request
             return parts_of_each_read(self.chunk_bytes)
         sizes = self._request_sizes(is_remote=True)
         if reads.uses is None or self.table is None:
@@ -94,7 +94,7 @@ class DatasetReading:
         return requests_for_each_read(reads.uses, ChunkUnits(self.table), sizes, span_positions=span)
 
     def ahead_bytes(self, *, is_remote: bool) -> int:
-        """Return the most bytes that a rank reads ahead."""
+        """Return the maximum number of bytes that a rank reads ahead."""
         return self._request_sizes(is_remote=is_remote).ahead_bytes
 
     def _request_sizes(self, *, is_remote: bool) -> RequestSizes:
@@ -102,7 +102,7 @@ class DatasetReading:
         return request_sizes(ahead_limit_bytes(window_bytes, int(self.largest_held_bytes), is_remote=is_remote))
 
     def num_looks(self, num_reads: float, world_size: int) -> float:
-        """Count the requests that check shards against the index: one per rank and shard that the rank reads."""
+        """Count the requests that check shards against the index: one request per rank and shard."""
         return likely_looks(self.shard_chunks, num_reads / world_size) * world_size
 
     def options(self, *, window: float = 1.0, chunk: float = 1.0) -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ class DatasetReading:
 
 
 def likely_looks(shard_chunks: NDArray[np.int64], num_drawn: float) -> float:
-    """Return how many shards a rank reads if it draws ``num_drawn`` of their chunks without replacement.
+    """Return the expected number of shards of ``num_drawn`` chunks, drawn without replacement.
 
     >>> likely_looks(np.array([10, 10]), 20.0)
     2.0
@@ -167,13 +167,13 @@ class MixtureReading:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about the plan of a mixture, and about figures that it lacks."""
+        """Sentences about the plan of a mixture, and about missing figures."""
         sentences = ["VR holds for the first weights, within sources."]
         if self.resolved.num_positions(0) >= FOREVER:
-            epoch = f"{self.chunks.num_samples:,} samples, until every source has come once"
+            epoch = f"{self.chunks.num_samples:,} samples, until every source has finished a round"
             sentences.append(f"The mixture has no epochs: the plan is for {epoch}.")
         if self.request is None:
-            sentences.append("The file says how the mixture is shuffled, so no other window or chunk is planned.")
+            sentences.append("The file sets the order of the mixture, so no other window or chunk is planned.")
         return [" ".join([*sentences, "Chunk caches are not planned for mixtures."])]
 
     def reads(self, cluster: Cluster, *, epoch: int = 0) -> ClusterReads:
@@ -220,9 +220,9 @@ class MixtureReading:
         return num_requests / max(1.0, num_reads)
 
     def ahead_bytes(self, *, is_remote: bool) -> int:
-        """Return the most bytes that a rank reads ahead of all sources; 0 for files, which the system reads ahead.
+        """Return the maximum number of bytes that a rank reads ahead of all sources; 0 for local files.
 
-        A mixture does not count the system's read-ahead in its memory.
+        The system reads ahead of local files, and the memory of a mixture does not count this read-ahead.
         """
         if not is_remote:
             return 0
@@ -271,9 +271,9 @@ def chunk_bytes_of(part: ResolvedOrder) -> NDArray[np.int64]:
 
 
 def windowed(order: Any) -> Window | Block:
-    """Return the order if it uses some chunks at a time; raise `UsageError` otherwise."""
+    """Return the order if the order uses some chunks at a time; raise `UsageError` otherwise."""
     if not isinstance(order, Window | Block):
         name = "this order" if order is None else f"the order {order.name!r}"
-        msg = f"{name} does not keep to some chunks at a time, so its reads are not planned"
+        msg = f"{name} does not use some chunks at a time, so its reads are not planned"
         raise UsageError(msg, hint="--order window or block; --order full reads each sample by itself")
     return order

@@ -42,7 +42,7 @@ def requested_plan(arguments: argparse.Namespace, known: PlannedData | None = No
     """Return the plan for these arguments; ``known`` is the same data in another order."""
     cluster = _cluster(arguments)
     if bool(arguments.source) == (arguments.num_samples is not None):
-        raise UsageError("a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them")
+        raise UsageError("a plan needs SOURCE, or --num-samples with --sample-bytes; give one of them")
     is_mixture = bool(arguments.source) and names_mixture(arguments)
     data = (planned_mixture if is_mixture else planned_data)(arguments, cluster, known)
     num_together, sequences = cluster.global_batch, planned_sequences(arguments, data.resolved)
@@ -50,7 +50,7 @@ def requested_plan(arguments: argparse.Namespace, known: PlannedData | None = No
         documents = num_together * sequences["best_fit"]["documents_per_sequence"]
         cluster = replace(cluster, global_batch=max(cluster.world_size, round(documents)))
     if data.num_samples <= cluster.global_batch:
-        msg = f"{data.num_samples:,} samples are no more than a global batch of {cluster.global_batch:,}"
+        msg = f"{data.num_samples:,} samples do not exceed a global batch of {cluster.global_batch:,}"
         if sequences:
             msg += f", the documents in {num_together:,} sequences"
         raise UsageError(msg, hint="a smaller --global-batch")
@@ -91,7 +91,7 @@ def _cache_bytes(text: str) -> int | None:
         return None
     cache_bytes = parse_bytes(text, "--cache")
     if cache_bytes < LEAST_BUDGET_BYTES:
-        msg = f"asked for a chunk cache of {cache_bytes} bytes; the least is {LEAST_BUDGET_BYTES}"
+        msg = f"a chunk cache of {cache_bytes} bytes is too small; the minimum is {LEAST_BUDGET_BYTES}"
         raise UsageError(msg, hint="--cache 200GiB, or --cache none")
     return cache_bytes
 
@@ -101,9 +101,9 @@ _FEW_SEQUENCES = 1 << 16
 
 
 def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | None) -> dict[str, dict[str, float]]:
-    """Return, by strategy, how many sequences packing makes, how full they are, and how many documents are cut.
+    """Return, by strategy, the number of packed sequences, their fill, and the number of cut documents.
 
-    Packs epoch 0; of more than 2 million documents, the first stand for the rest.
+    Packs epoch 0, or its first 2 million documents.
     """
     length = arguments.pack_sequences
     if length is None:
@@ -125,8 +125,8 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
             num_tokens += int((pieces.stops - pieces.starts).sum())
             num_cut += int(np.count_nonzero((pieces.starts == 0) & (pieces.stops < lengths[pieces.ids])))
         if not packed.num_samples:
-            msg = f"no document of the source has a token, by the column {arguments.lengths!r}"
-            raise UsageError(msg, hint="--lengths names the column of their numbers of tokens")
+            msg = f"no document of the source has tokens in the column {arguments.lengths!r}"
+            raise UsageError(msg, hint="--lengths names the column with the number of tokens")
         by_strategy[strategy] = {
             "num_sequences": round(scale * packed.num_samples),
             "filled": num_tokens / (length * packed.num_samples),
@@ -160,19 +160,19 @@ class Row(NamedTuple):
 
 
 def what_if_rows(arguments: argparse.Namespace, plan: Planned) -> Iterator[Row]:
-    """Yield the plan with one thing changed at a time; impossible changes are skipped."""
+    """Yield the plan with one change at a time; impossible changes are skipped."""
     for name, options in _changes(arguments, plan):
         changed = argparse.Namespace(**{**vars(arguments), **options})
         try:
             record = requested_plan(changed, plan.data).plan.record()
-        except UsageError:  # chunks below an extent, say, or fewer samples than a batch
+        except UsageError:  # such as chunks below an extent, or fewer samples than a batch
             continue
         if record["vr"]:
             yield Row(name, options, record)
 
 
 def what_if(arguments: argparse.Namespace, plan: Planned) -> list[list[str]]:
-    """Return the what-if table, heads first: the plan, then the plan with one thing changed at a time."""
+    """Return the what-if table, heads first: the plan, then the plan with one change at a time."""
     rows = [Row("this plan", {}, plan.record()), *what_if_rows(arguments, plan)]
     columns: dict[str, tuple[str, Any]] = {
         "Window": ("window_bytes", None),

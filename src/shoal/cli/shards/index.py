@@ -1,4 +1,4 @@
-"""The `shoal index` command: find every sample of some shards, and record its position."""
+"""The `shoal index` command: find every sample of shards, and record its position."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ from shoal.storage.store_protocol import Store
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Every shoal.open() finds an index beside its shards. States that runs save belong to the extents of their "
-        "index, so an index with another --extent-bytes refuses them."
+        "Every shoal.open() finds an index beside its shards. Saved states belong to the extents of an index, so an "
+        "index with another --extent-bytes refuses old states."
     )
     add_shards_argument(parser)
     parser.add_argument("--output", metavar="FILE", help=f"file or URL (default: {INDEX_NAME} beside the shards)")
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tokens:len, separated by commas; NAME=PATH renames a column; an existing index keeps its columns"
     )
     parser.add_argument("--columns", type=names, action="extend", metavar="NAMES", default=[], help=text)
-    text = "value of a column for samples without one (default: refuse them); may be repeated"
+    text = "value of a column for samples without a value (default: an error); may be repeated"
     parser.add_argument("--missing", metavar="NAME=VALUE", action="append", default=[], help=text)
     add_format_argument(parser)
     add_plan_arguments(parser)
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not index.num_samples:
         others = output.format_value("", index.notes)
         msg = f"{shards.typed}: {counted(index.num_shards, 'shard')} without a single sample; found: {others}"
-        raise UsageError(msg, hint="nothing was written; is this the right format?")
+        raise UsageError(msg, hint="nothing was written; check the format of the shards")
     if arguments.checksum:
         _note_unknown_hashes(described, num_compared=compare_hashes(described, store))
         index = _with_checksums(index, shards.paths, shard_format, store)
@@ -148,7 +148,7 @@ def _run_on_engine(
     target: IndexOutput,
     before: Index | None,
 ) -> int:
-    """Let a cluster scan the shards, and write the index."""
+    """Scan the shards on a cluster, and write the index."""
     began_seconds = time.monotonic()
     options = storage_options_of(arguments) if schemes_of([target.path]) == schemes_of(described.source.paths) else None
     job = index_job(
@@ -172,8 +172,8 @@ def _run_on_engine(
 def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Column], store: Store) -> int:
     """Add columns to the index file that SOURCE names."""
     if not columns:
-        msg = f"{printable(path)}: this is an index already"
-        raise SourceError(msg, hint="--columns adds columns to it; `shoal info` shows its content")
+        msg = f"{printable(path)}: the file is already an index"
+        raise SourceError(msg, hint="--columns adds columns to the index; `shoal info` shows its content")
     options = {
         "--extent-bytes": arguments.extent_bytes is not None,
         "--split without --output": arguments.split is not None and arguments.output is None,
@@ -190,7 +190,7 @@ def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Co
 
 
 def _extended(opened: Opened, arguments: argparse.Namespace, columns: Sequence[Column]) -> Index:
-    """Return the index with further columns, and with checksums if requested."""
+    """Return the index with additional columns, and with checksums if requested."""
     index = made_on_purpose(_columns_added(opened, columns, _missing_of(arguments)))
     if arguments.checksum and index.extent_checksum is None:
         return _with_checksums(index, opened.paths, opened.format, opened.store)
@@ -220,7 +220,7 @@ def _report(
     began_seconds: float,
     more: dict[str, Any] | None = None,
 ) -> int:
-    """Report the content of the written index, and the losses from the index before it."""
+    """Report the content of the written index, and the losses from the old index."""
     record = {
         "index": printable(target.path),
         "file_bytes": file_bytes,
@@ -307,7 +307,7 @@ def _with_checksums(index: Index, paths: Sequence[str], shard_format: Format, st
 
 
 def _missing_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the value for samples without one, by column."""
+    """Return the value for samples without a value, by column."""
     pairs = [word.partition("=") for word in arguments.missing]
     if wrong := [word for word, (name, sign, _) in zip(arguments.missing, pairs, strict=True) if not (name and sign)]:
         raise UsageError(f"--missing takes NAME=VALUE; got {wrong[0]!r}", hint="--missing label=-1")
@@ -315,7 +315,7 @@ def _missing_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _columns_added(opened: Opened, columns: Sequence[Column], missing: Mapping[str, str]) -> Index:
-    """Return the index with the columns that it lacks, and note how many samples had no value."""
+    """Add missing columns to the index, and note the number of samples without a value."""
     new_names = {column.name for column in new_columns(opened.index, columns, missing)}
     with Progress(label="columns", unit="bytes") as progress:
         index = add_columns(opened, columns, missing=missing, progress=progress.show_bytes)

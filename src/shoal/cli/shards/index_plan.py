@@ -107,7 +107,7 @@ def _cost(cost: IndexingCost, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _index_beside(shards: Source, store: Store) -> str | None:
-    """Return the path of the index beside the shards; None if there is none, or if the store cannot look for it."""
+    """Return the path of the index beside the shards; None for a missing index, or if the store cannot check."""
     if shards.root.endswith("://"):  # shards of several hosts or buckets
         return None
     try:

@@ -43,8 +43,8 @@ from shoal.storage.store_of_url import options_of_sides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Shards get their names when they are complete, and the index comes last. The same command continues a run "
-        "that was killed or found the disk full."
+        "Shards get their names when complete, and the index is written last. The same command continues a run after "
+        "a kill or a full disk."
     )
     text = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or a dataset of save_to_disk"
     parser.add_argument("source", metavar="SRC", nargs="?", help=text)
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shard_bytes="size of a shard",
         columns="columns of the index: length, a field, or a path into JSON",
         on_error="an input that cannot be read or written",
-        workers="one per processor, fewer if there is little to do",
+        workers="one per processor, fewer for little data",
     )
     _add_input_arguments(parser)
     _add_token_arguments(parser)
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser, planned="this machine lists the inputs (with --workers) and writes the index")
     group = parser.add_argument_group("cleaning")
     group.add_argument("--clean", metavar="DST", help="only remove the shards and records of an unfinished job")
-    text = "a job without records for so long is dead (default: 86400, a day)"
+    text = "seconds without records until a job counts as dead (default: 86400, a day)"
     group.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE_SECONDS, help=text)
     add_store_arguments(parser)
     add_json_argument(parser)
@@ -74,13 +74,13 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs")
     group.add_argument("--group", action="store_true", help="join files with equal names up to the first dot")
     labels = group.add_mutually_exclusive_group()
-    text = "the first directory is the class of a file; every file needs one (default: if all have one)"
+    text = "the first directory is the class of a file; every file needs a directory (default: if all have one)"
     labels.add_argument("--label", dest="labelled", action="store_const", const=True, help=text)
     labels.add_argument("--no-label", dest="labelled", action="store_const", const=False, help="ignore directories")
     group.add_argument("--path-column", metavar="NAME", help="column of a manifest with the paths")
     text = (
-        "fields that every sample must have, separated by commas: suffixes of files, or cls for the class; jpg;png is "
-        "either; --on-error handles a sample without one, before anything is written; may be repeated"
+        "required fields of every sample, separated by commas: suffixes of files, or cls for the class; jpg;png means "
+        "either; --on-error handles samples without the fields, before any writes; may be repeated"
     )
     group.add_argument("--require", type=names, action="extend", metavar="FIELDS", default=[], help=text)
     add_dedup_argument(
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _clean(arguments)
     if arguments.destination is None:
         msg = "SRC and DST are missing: the files to pack, and the directory of the shards"
-        raise UsageError(msg, hint="shoal pack photos/ packed/, for instance")
+        raise UsageError(msg, hint="for example: shoal pack photos/ packed/")
     if arguments.tokenize is not None:
         return _pack_tokens(arguments)
     if arguments.documents is not None:
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs = inputs_of(arguments.source, request, progress=progress.show_bytes)
         if (suffix := shard_suffix(inputs)) is not None:
             output.complain(
-                f"note: all {len(inputs):,} inputs end in {suffix}, as shards do; each becomes one sample. "
+                f"note: all {len(inputs):,} inputs end in {suffix}, like shards; each input becomes one sample. "
                 f"`shoal repack {printable(arguments.source)} {printable(arguments.destination)}` packs their samples"
             )
     with Progress(label="packing", unit="bytes") as progress:
@@ -144,13 +144,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _clean(arguments: argparse.Namespace) -> int:
     if arguments.source is not None:
-        raise UsageError("--clean packs nothing, so it takes no SRC", hint="shoal pack --clean DST")
+        raise UsageError("--clean packs nothing, and takes no SRC", hint="shoal pack --clean DST")
     cleaned = clean(arguments.clean, grace_seconds=arguments.grace, storage_options=storage_options_of(arguments))
     names = {"removed": list(map(printable, cleaned.removed)), "kept": list(map(printable, cleaned.kept))}
     record = {"output": printable(arguments.clean), "num_removed": len(cleaned.removed), "num_bytes": cleaned.num_bytes}
     output.emit(record | names if arguments.json else record, as_json=arguments.json)
     if not cleaned.removed:
-        output.complain(f"note: no job has left anything in {printable(arguments.clean)}")
+        output.complain(f"note: there is nothing to remove in {printable(arguments.clean)}")
     if cleaned.kept:
         output.complain(f"note: not removed, because the job did not write their bytes: {', '.join(names['kept'])}")
     return 0
@@ -180,19 +180,19 @@ def _note_fields(fields: SampleFields, num_samples: int) -> None:
     for field in (field for field in fields.usual if ";" in field):
         counts = ", ".join(f"{name} {fields.counts[name]:,}" for name in field.split(";"))
         output.complain(
-            f"note: {printable(counts)} are one field with several names; a batch of several becomes lists. "
-            f'.rename(image="{printable(field)}") gives them one name, after decode()'
+            f"note: {printable(counts)} are one field with several names; a batch with several names becomes lists. "
+            f'.rename(image="{printable(field)}") after decode() gives the field one name'
         )
     if fields.num_without_usual:
         usual = printable(fields.usual[0])
         output.complain(
             f"note: {fields.num_without_usual:,} of {counted(num_samples, 'sample')} lack fields that most have "
             f"({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with such a sample "
-            f"becomes lists; --require {shlex.quote(usual)} refuses them, or skips them with --on-error skip"
+            f"becomes lists; --require {shlex.quote(usual)} refuses such samples, or skips them with --on-error skip"
         )
 
 
-# Formats that are read and never written: --format then names the format of SRC, and its documents.
+# Formats for reading only: with these, --format names the format of SRC, and its documents.
 _DOCUMENTS_OF_FORMAT: Mapping[str, Documents] = {"text": "line", "folder": "file"}
 _FORMAT_OF_TOKENS = "mds"
 _FILE_OPTIONS = {
@@ -217,7 +217,7 @@ def _add_token_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _formats(arguments: argparse.Namespace) -> tuple[str, Documents | None]:
-    """Return the format to write, and the documents of SRC if they are known."""
+    """Return the format to write, and the documents of SRC, or None if unknown."""
     documents = _DOCUMENTS_OF_FORMAT.get(arguments.format)
     if documents is None:
         return arguments.format or _FORMAT_OF_TOKENS, arguments.documents

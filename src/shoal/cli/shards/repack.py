@@ -45,10 +45,10 @@ from shoal.storage.store_of_url import options_of_sides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Without --mix, samples keep their order. The same command continues a run that was killed. rho says how "
-        "alike the samples of a chunk are (1: all of one kind). VR predicts how much more the means of global batches "
-        "vary than in a perfect shuffle, for `shuffle(window=...)` of the old and the new shards. Without --mix, rho "
-        "changes with the chunks alone."
+        "Without --mix, samples keep their order. The same command continues a killed run. rho is the similarity of "
+        "the samples of a chunk (1: all of one kind). VR is the predicted variance of the means of global batches "
+        "relative to a perfect shuffle, for `shuffle(window=...)` of the old and the new shards. Without --mix, only "
+        "the chunks change rho."
     )
     add_source_arguments(parser)
     parser.add_argument("destination", metavar="DST", help="a directory or URL without shards")
@@ -57,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shard_arguments(
         parser,
         shard_bytes="bytes of the old samples in a new shard",
-        columns="further columns of the index: a field, or a path into JSON",
-        on_error="a sample that is damaged, or that the format cannot hold",
-        workers="one per processor; one below 256 MiB or with --mix, where each reads a window",
+        columns="additional columns of the index: a field, or a path into JSON",
+        on_error="a damaged sample, or a sample that does not fit the format",
+        workers="one per processor; one below 256 MiB or with --mix",
     )
     text = "decode txt, cls, json and npy fields; images stay encoded"
     parser.add_argument("--decode", action="store_true", help=text)
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dedup_argument(
         group,
         key="samples with the same __key__ or key (read first; of tars only the headers)",
-        content="samples with equal other fields (all are read first)",
+        content="samples with equal other fields (all samples are read first)",
     )
     add_repeat_arguments(group, columns="another column of the index of SOURCE")
     add_engine_arguments(parser, planned="this machine writes the index; with --mix, every shard reads its own window")
@@ -143,16 +143,16 @@ def repack_and_report(
     if opened.left_out:
         record["left_out"] = dict(opened.left_out)
         counts = ", ".join(f"{count:,} x {printable(suffix)}" for suffix, count in opened.left_out.items())
-        output.complain(f"note: left out by their suffixes: {counts}; a glob includes them")
+        output.complain(f"note: left out by their suffixes: {counts}; a glob includes these files")
     if num_empty := opened.index.notes.get("empty_files", 0):
         output.complain(f"note: left out {counted(num_empty, 'empty file')}")
     if summary.num_renamed:
-        words = "followed a sample with the same key, and a tar would join both: ~2 is added to its key"
+        words = "followed a sample with the same key, and a tar would join both samples: ~2 is added to the second key"
         output.complain(f"note: {counted(summary.num_renamed, 'sample')} {words}")
     elif not as_json:
         del record["num_renamed"]
     if not as_json and (num_read := record.pop("num_looked_at")):
-        output.complain(f"note: {counted(num_read, 'sample')} were read first, to find all columns of the tables")
+        output.complain(f"note: {counted(num_read, 'sample')} were read first, to find all columns")
     if repacked.classes:
         record["classes"] = classes_record(repacked.classes)
     if gains:

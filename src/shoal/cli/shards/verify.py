@@ -44,12 +44,12 @@ _MOST_CERTIFICATE_BYTES = 16 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Exit code 0: all shards match their index; 1: some do not; 2: the check was impossible. Extents with a "
-        "checksum in the index are compared with it, other extents are parsed (`shoal index --checksum` adds "
-        "checksums). --certificate reads no shard: it compares the delivered samples of a run with the index."
+        "Exit code 0: all shards match their index; 1: some do not; 2: the check was impossible. Extents are compared "
+        "with their checksums in the index; extents without a checksum are parsed (`shoal index --checksum` adds "
+        "checksums). --certificate reads no shard, and compares the delivered samples of a run with the index."
     )
     add_source_arguments(parser)
-    text = "also decode all fields, images included, and list the samples that do not decode"
+    text = "also decode all fields, images included, and list samples with decoding errors"
     parser.add_argument("--decode", action="store_true", help=text)
     text = "decoder such as audio, video or pilraw; may be repeated; implies --decode"
     parser.add_argument("--decoder", metavar="NAME", action="append", default=[], help=text)
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_mixture(arguments: argparse.Namespace) -> int:
-    """Verify each dataset of a mixture file; return 1 if one is damaged."""
+    """Verify each dataset of a mixture file; return 1 if a dataset is damaged."""
     options = {
         "--engine": arguments.engine != "local",
         "--parts": arguments.parts is not None,
@@ -143,7 +143,7 @@ def _show_sources(reports: list[tuple[dict[str, Any], list[Damage]]], seconds: f
         for damage in damages[:_MOST_SHOWN]:
             output.say(f"{printable(record['source'])}: {_line(damage)}")
         if len(damages) > _MOST_SHOWN:
-            output.say(f"{printable(record['source'])}: {len(damages) - _MOST_SHOWN:,} more, which --json lists")
+            output.say(f"{printable(record['source'])}: {len(damages) - _MOST_SHOWN:,} more; --json lists all")
 
 
 def _verified(
@@ -163,13 +163,13 @@ def _verified(
 
 
 def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tuple[str, Store] | None:
-    """Return the path and store of the repaired index, if not over the old index; errors come before the work."""
+    """Return the path and store of the repaired index, None for the old path; raise errors before the work."""
     if arguments.output is None:
         if arguments.repair_index and opening.opened is None and arguments.index is None:
             index_output(arguments, opening.source, opening.format, opening.store)  # refuses a partial index
         return None
     if not arguments.repair_index:
-        msg = "--output names the file of --repair-index, which is not given"
+        msg = "--output names the file of --repair-index, and --repair-index is not given"
         raise UsageError(msg, hint="leave out --output, or add --repair-index")
     target = index_output(arguments, opening.source, opening.format, opening.store)
     return target.path, target.store
@@ -178,7 +178,7 @@ def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tup
 def _run_certificate(arguments: argparse.Namespace) -> int:
     """Compare certificates with the index."""
     if arguments.engine != "local" or arguments.parts is not None:
-        msg = "--certificate reads no shard, so there is nothing for --engine to do"
+        msg = "--certificate reads no shard, so --engine has no work"
         raise UsageError(msg, hint="leave out --engine and --parts")
     decodes = arguments.decode or arguments.decoder
     if option := "--decode" if decodes else "--repair-index" if arguments.repair_index else None:
@@ -208,7 +208,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
 
 
 def _due(arguments: argparse.Namespace, certificate: Certificate) -> Resolved:
-    """Return the order of the run that has this certificate."""
+    """Return the order of the run with this certificate."""
     state = certificate.at(0)
     documents: ResolvedOrder | ResolvedMixture
     if names_mixture(arguments):
@@ -253,11 +253,11 @@ def _show(record: dict[str, Any], damages: list[Damage]) -> None:
     for damage in damages[:_MOST_SHOWN]:
         output.say(_line(damage))
     if len(damages) > _MOST_SHOWN:
-        output.say(f"and {len(damages) - _MOST_SHOWN:,} more, which --json lists")
+        output.say(f"and {len(damages) - _MOST_SHOWN:,} more; --json lists all")
 
 
 def _line(damage: Damage) -> str:
-    """Return a damage as a line of text."""
+    """Return damage as a line of text."""
     where = printable(damage.shard) or "the index"
     if damage.first_byte is not None:
         where += f", byte {damage.first_byte}"

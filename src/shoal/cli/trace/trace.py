@@ -1,8 +1,8 @@
 """The `shoal trace` command: show the samples of a step, or the step of a sample, from the order alone.
 
-The step of a loss spike is known within an epoch or after a checkpoint. So steps count from the start of the epoch, as
-in `Dataset.batch_ids`, or with ``--from-state`` from the position of a saved state: step 0 is the first batch after the
-state, step -1 the last batch before it.
+The step of a loss spike is known relative to an epoch or to a checkpoint. So steps count from the start of the epoch,
+as in `Dataset.batch_ids`, or with ``--from-state`` from the position of a saved state: step 0 is the first batch after
+the state, step -1 the last batch before the state.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ _MOST_OF_SHARD = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Steps count from 0 at the start of the epoch. A run that resumed in the middle of an epoch with another "
-        "batch size divided the rest differently: give its first state, and --from-state."
+        "Steps count from 0 at the start of the epoch. For a run resumed in the middle of an epoch with another batch "
+        "size, give the first state of the resumed run, and --from-state."
     )
     add_source_arguments(parser, is_optional=True)
     text = (
-        "a Dataset of a Python module in place of SOURCE, with its order and batches, or a function that returns one; "
-        "for split(), select() or sample()"
+        "a Dataset of a Python module with its order and batches, or a function that returns a Dataset, in place of "
+        "SOURCE; for split(), select() or sample()"
     )
     parser.add_argument("--run", metavar="MODULE:NAME", type=imported_run, help=text)
     question = parser.add_mutually_exclusive_group(required=True)
     question.add_argument("--step", type=int, metavar="T", help="show the samples of this step")
     question.add_argument("--sample", type=sample_ids, metavar="I,J,...", help="show the steps of samples, by id")
-    question.add_argument("--key", metavar="NAME", help="show the step of a sample by key; reads the shards up to it")
+    question.add_argument(
+        "--key", metavar="NAME", help="show the step of a sample by key; reads shards up to the sample"
+    )
     question.add_argument("--shard", metavar="NAME", help="show the steps of all samples of a shard")
     text = "steps before and after --step to show as well (default: 0)"
     parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=text)
@@ -64,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict() with the order, seed and epoch")
     parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
     group = add_sequence_arguments(parser, batches="--batch-size")
-    text = "strategy of --pack-sequences (default: concat); a --state has its own"
+    text = "strategy of --pack-sequences (default: concat, or the strategy of --state)"
     group.add_argument("--strategy", choices=tuple(STRATEGIES), default="concat", help=text)
     add_order_arguments(parser, default="default: the order of --state, else shuffle()")
     add_json_argument(parser)
@@ -105,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     _show({**about, "order": str(about["order"]).partition("\n")[0]}, rows)
     if (num_left := record.get("num_samples", num_rows) - record["num_shown"]) > 0:
-        output.say(f"\n{num_left:,} more are not shown; --limit {num_left + record['num_shown']} shows all")
+        output.say(f"\n{num_left:,} more rows are not shown; --limit {num_left + record['num_shown']} shows all")
     if arguments.show:
         samples.show(rows)
     return 0
@@ -145,7 +147,7 @@ def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
 
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
-    """Print the trace without expected values and without values that are equal in every row."""
+    """Print the trace without expected values and without columns of equal values."""
     if about.get("num_steps", 0) is None:
         about = {**about, "num_steps": "without end"}
     output.emit(output.without_usual(about, counted_from=0, num_rows=len(rows), num_shown=len(rows)))

@@ -23,7 +23,7 @@ from shoal.tools.reports.page_document import cards, document, facts, paragraph,
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600
 _IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # of the longer side; also sharp on dense screens
+_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # pixels of the longer side; also sharp on dense screens
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class TracedSamples:
                     text = preview(str(name), value, columns=_LINE_LETTERS)
                     output.say(f"  {printable(str(name))}  {size_of(value)}  {text}".rstrip())
         if missing:
-            output.say(f"\n{missing:,} more are not shown; --limit {len(rows)} shows all")
+            output.say(f"\n{missing:,} more samples are not shown; --limit {len(rows)} shows all")
 
 
 def trace_page(
@@ -85,10 +85,10 @@ def trace_page(
         name = "Not delivered" if step is None else f"Step {step:,}"
         parts = [cards(shown)]
         if missing := len(numbers) - len(shown):
-            parts.append(paragraph(f"{missing:,} more are not shown; --limit shows more.", kind="soft"))
+            parts.append(paragraph(f"{missing:,} more samples are not shown; --limit shows more.", kind="soft"))
         body.append(section(f"{name} (requested)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
-    origins = section("Where they come from", facts(_origins(rows))) if rows else ""
-    body.append(origins or section("Samples", paragraph("There are none.")))
+    origins = section("Origin of the samples", facts(_origins(rows))) if rows else ""
+    body.append(origins or section("Samples", paragraph("No samples.")))
     title = "Trace of samples" if "step" not in about else f"Trace of step {about['step']:,}"
     if "shard" in about:
         title = f"Trace of {about['shard']}"
@@ -106,7 +106,7 @@ def trace_page(
 
 def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     if "step" not in about:
-        return f"{len({row['sample'] for row in rows}):,} samples, and when they come."
+        return f"{len({row['sample'] for row in rows}):,} samples, and their steps."
     rows = [row for row in rows if row["step"] == about["step"]]
     shards = len({row["shard"] for row in rows})
     among = ", of steps without end," if about["num_steps"] is None else f" of {about['num_steps']:,}"
@@ -116,7 +116,7 @@ def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
         num_sequences = len({(row["rank"], row["place"]) for row in rows})
         content = f"{counted(num_sequences, 'sequence')} with {counted(len(rows), 'segment')}, of documents"
     text = f"Step {about['step']:,}{among} holds positions {positions}: {content} from {counted(shards, 'shard')}. "
-    return text + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
+    return text + f"ds.without(steps={about['step']}, epoch={about['epoch']}) skips the step."
 
 
 def _origins(rows: Sequence[Row]) -> dict[str, str]:

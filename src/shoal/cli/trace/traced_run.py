@@ -67,7 +67,9 @@ class ImportedRun:
         dataset = self.dataset
         if (batcher := dataset.stream.spec.batcher).counts_share:
             msg = f"{self.name} fills batches with {batcher.verb}: only reading shows their samples"
-            hint = f"with_ids() before it adds the sample ids to each batch, as the field {batcher.ids_field!r}"
+            hint = (
+                f"with_ids() before {batcher.verb} adds the sample ids to batches, as the field {batcher.ids_field!r}"
+            )
             raise UsageError(msg, hint=hint)
         if state is not None:
             dataset.load_state_dict(state.to_dict())
@@ -95,7 +97,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TracedRun:
-    """A run that divides an epoch into batches from ``start`` on, a number of positions without gaps."""
+    """A run that divides an epoch into batches from ``start`` on; ``start`` does not count gaps."""
 
     dataset: Dataset
     resolved: Resolved
@@ -129,7 +131,7 @@ class TracedRun:
 
     @property
     def packing(self) -> dict[str, str]:
-        """The call that packs the documents; empty if they are not packed."""
+        """The call that packs the documents; empty without packing."""
         return {"packing": self.resolved.grouping} if isinstance(self.resolved, ResolvedSequences) else {}
 
     @property
@@ -170,7 +172,7 @@ class TracedRun:
             msg += f", counted from position {self.counted_from}"
         hint = "negative steps lie before the position of a state, with --state FILE --from-state"
         if step >= end > 0:
-            hint = f"counted over all epochs that is --epoch {step // end} --step {step % end}"
+            hint = f"counted over all epochs, use --epoch {step // end} --step {step % end}"
         if self.start:
             hint = "without --from-state, steps count from the start of the epoch"
         raise UsageError(msg, hint=hint)
@@ -180,16 +182,16 @@ class TracedRun:
         return [row for rank in self.ranks for row in self._rows_of_share(rank, step)]
 
     def rows_of_samples(self, ids: list[int], most_uses: int) -> list[Row]:
-        """Return the deliveries of these samples to the traced ranks; a sample without one has a row with a note.
+        """Return the deliveries of these samples to the traced ranks; a sample without delivery has a row with a note.
 
-        In a mixture a sample may come several times; the first ``most_uses`` are returned.
+        In a mixture a sample may appear several times; returns the first ``most_uses`` deliveries.
         """
         samples = np.array(ids, dtype=np.int64)
         check_ids(self.index, samples)
         positions = dict(zip(ids, self._positions_of(samples, most_uses), strict=True))
         numbers = self._numbers(np.concatenate([np.zeros(0, np.int64), *positions.values()]))
         deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
-        # These samples may be in their own steps, and in the last step, which may repeat samples.
+        # Samples are in their own steps, and the last step may repeat samples.
         steps = set(((numbers[numbers >= 0] - self.start) // self.partition.global_batch).tolist())
         for step in sorted(step for step in {*steps, self.end_step - 1} if self.first_step <= step < self.end_step):
             for rank in self.ranks:
@@ -216,25 +218,25 @@ class TracedRun:
         return positions if left is None else left.numbers(positions)
 
     def _undelivered(self, sample: int, positions: NDArray[np.int64]) -> Row:
-        """Return the row of a sample that no traced rank gets, with a note about the reason."""
+        """Return the row of a sample without a delivery to a traced rank, with a note about the reason."""
         numbers, position = self._numbers(positions), None
         if len(numbers) and not isinstance(self.resolved, ResolvedSequences):
             position = int(positions[0])
         if not len(numbers):
             note = f"does not come in epoch {self.epoch}"
         elif (numbers < 0).all():
-            note = f"left out of epoch {self.epoch}, as the state or without() says"
+            note = f"left out of epoch {self.epoch}, by the state or without()"
         elif (numbers < self.start + self.first_step * self.partition.global_batch).all():
             note = f"comes before step {self.first_step}"
         elif (numbers >= self.start + self.end_step * self.partition.global_batch).all():
-            note = f"in the remainder of epoch {self.epoch}, which is dropped"
+            note = f"in the dropped remainder of epoch {self.epoch}"
         else:
             note = "comes to another rank"
         row = {"sample": sample, "step": None, "rank": None, "place": None, "position": position}
         return {**row, "repeat": False, "note": note}
 
     def id_of_key(self, key: str) -> int:
-        """Return the id of the first sample with this key; reads the dataset up to it."""
+        """Return the id of the first sample with this key; reads the dataset up to this sample."""
         for first, opened in self.parts:
             for number, other in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}"), first):
                 if other == key:
@@ -250,16 +252,16 @@ class TracedRun:
             names = [shard for _, opened in self.parts for shard in opened.index.shard_names]
             among = f"{counted(len(names), 'shard')}, the first {printable(names[0])}"
             msg = f"{printable(name)} is {'the name of several' if shards else 'none'} of {among}"
-            raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
+            raise UsageError(msg, hint="give the whole name, as in `shoal info` and in the rows of `shoal trace`")
         before, index, number = shards[0]
         first, end = (index.extent_first_sample[index.shard_first_extent[number : number + 2]] + before).tolist()
         ids = np.arange(first, end)
         positions = self.documents.untouched(self.epoch).positions(ids)
-        by_position = np.lexsort((positions, positions < 0))  # samples that never come are last
+        by_position = np.lexsort((positions, positions < 0))  # samples without a position are last
         return ids[by_position][:limit].tolist(), end - first
 
     def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
-        """Add the bytes of the samples to the rows; ``keys`` adds their keys, which reads the samples."""
+        """Add the bytes of the samples to the rows; ``keys`` also reads the samples for their keys."""
         index, dataset = self.index, self.dataset
         with Progress(total=len(rows), label="reading keys") as progress:
             for row in rows:
@@ -332,7 +334,7 @@ def _all_positions(order: MixedEpoch | Repeating, sample: int, most: int) -> NDA
 
 
 def traced_run(arguments: argparse.Namespace) -> TracedRun:
-    """Return the run of the arguments; refuse arguments that contradict each other or the state."""
+    """Return the run of the arguments; raise `UsageError` if arguments contradict each other or the state."""
     state = None if arguments.state is None else read_state(arguments.state)
     options = given_order_options(arguments) + ["--pack-sequences"] * (arguments.pack_sequences is not None)
     if state is not None and options:

@@ -1,7 +1,7 @@
 """Subsets of the integers from 0 to n, as half-open runs: the result of `take`, `skip` and `select`.
 
-The integers are stored samples if the subset is taken before the shuffle, and positions if it is taken after. Members
-are numbered 0, 1, 2, ... in ascending order.
+The integers are stored samples if the subset is taken before the shuffle, and positions if the subset is taken after
+the shuffle. Members are numbered 0, 1, 2, ... in ascending order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.order.protocol import chunk_starts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Ascending runs ``[starts[i], stops[i])`` of integers, none empty, none adjacent to the next.
+    """Ascending runs ``[starts[i], stops[i])`` of integers; no run is empty or adjacent to another run.
 
     ``before`` has shape (num_runs + 1,): the number of members before each run, then the total.
     """
@@ -45,7 +45,7 @@ class Runs:
         array = np.atleast_1d(np.asarray(members))
         if array.dtype == np.bool_:
             if array.shape != (size,):
-                msg = f"a mask must have one truth value for each of {size} samples; got shape {array.shape}"
+                msg = f"a mask must have a boolean for each of {size} samples; got shape {array.shape}"
                 raise UsageError(msg)
             edges = np.flatnonzero(np.diff(array, prepend=False, append=False))
             starts, stops = edges[::2].copy(), edges[1::2].copy()
@@ -60,7 +60,7 @@ class Runs:
         if (steps == 0).any():
             twice = int(ordered[1:][steps == 0][0])
             msg = f"each sample can be chosen once; {twice} was given more than once"
-            raise UsageError(msg, hint="np.unique() drops repeats; repeating samples is a matter of packing or mixing")
+            raise UsageError(msg, hint="np.unique() drops repeats; sample() and mix() repeat samples")
         breaks = np.flatnonzero(steps > 1)
         starts = ordered[np.concatenate([[0], breaks + 1]).astype(np.int64)] if ordered.size else ordered
         stops = ordered[np.concatenate([breaks, [len(ordered) - 1]]).astype(np.int64)] + 1 if ordered.size else ordered
@@ -70,13 +70,13 @@ class Runs:
         return int(self.before[-1])
 
     def members(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the members with these numbers; O(log num_runs) each."""
+        """Return the members with these numbers; O(log num_runs) per number."""
         run = np.searchsorted(self.before, numbers, side="right") - 1
         members: NDArray[np.int64] = self.starts[run] + numbers - self.before[run]
         return members
 
     def numbers(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of these integers, -1 for integers that are not members; O(log num_runs) each."""
+        """Return the numbers of these integers, -1 for integers outside of the subset; O(log num_runs) per integer."""
         if not len(self.starts):
             return np.full(len(members), -1, dtype=np.int64)
         run = np.maximum(np.searchsorted(self.starts, members, side="right") - 1, 0)
@@ -94,15 +94,15 @@ class Runs:
         return counts
 
     def of_members(self, inner: Runs) -> Runs:
-        """Return the members whose numbers are in ``inner``: a subset of the subset."""
-        # Cut each inner run where it crosses from one run of this subset to the next.
+        """Return the members with numbers in ``inner``: a subset of the subset."""
+        # Cut inner runs at the borders of the runs of this subset.
         cuts = self.before[1:-1]
         borders = np.union1d(np.concatenate([inner.starts, inner.stops]), cuts)
         begins, ends = borders[:-1], borders[1:]
         inside = inner.numbers(begins) >= 0
         starts = self.members(begins[inside])
         stops = starts + (ends - begins)[inside]
-        return Runs(starts, stops, chunk_starts(stops - starts))  # not adjacent: the runs of both subsets are not
+        return Runs(starts, stops, chunk_starts(stops - starts))  # the runs of both subsets are not adjacent
 
     def digest(self) -> str:
         """Return a short hash that identifies this subset in a state."""

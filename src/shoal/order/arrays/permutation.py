@@ -1,22 +1,22 @@
-"""Seekable permutations: any element of a random permutation of ``range(size)``, or its inverse, without the others.
+"""Seekable permutations: compute any single element of a random permutation of ``range(size)``, or of its inverse.
 
 A Feistel network over a rectangle. ``size`` numbers are laid out in a rectangle of ``rows x columns`` cells, as square
 as possible and at most ``rows - 1`` cells too large. A number is (row, column); each round rotates the row by a
-pseudorandom amount that depends on the column, or the column by one that depends on the row. Every round can be
-undone, so the whole is a permutation of the cells; the few cells beyond ``size`` are skipped by cycle walking.
+pseudorandom amount that depends on the column, or the column by an amount that depends on the row. Every round is
+invertible, so the network permutes the cells; cycle walking skips the few cells beyond ``size``.
 
 Design choices, and failures elsewhere:
 
 * *Eight rounds with a full avalanche mixer.* Four rounds of a weak mixer leave a lag-1 autocorrelation of 0.4, and an
-  affine round function leaves the lowest bit linear; other loaders have shipped both. ``tests/order`` has the tests
-  an auditor would run. Four rounds of this mixer pass most of them, but over many keys they show at the lag of a row;
-  the other four cost 7 ns.
+  affine round function leaves the lowest bit linear; other loaders have shipped both. ``tests/order`` has tests for
+  auditors. Four rounds of this mixer pass most tests, but over many keys a correlation shows at the lag of a row; four
+  more rounds cost 7 ns.
 * *A rectangle, not a power of two.* Padding to an even number of bits takes up to four walks; a rectangle is expected
   to take fewer than ``1 / sqrt(size)``.
 * *But 4 x 4 cells for 5 to 16 numbers.* Eight rounds over 3 x 2 cells leave pairs uneven by 18 %, over 3 x 3 or 4 x 3
   by 5 to 8 %; over 4 x 4 nothing shows, at up to 2.2 walks.
 * *No table for small sizes.* A window needs single elements of many small permutations, one from each of thousands of
-  chunks; tables of all elements would make them expensive.
+  chunks; tables of all elements would be expensive.
 
 References
 ----------
@@ -47,7 +47,7 @@ _ROUND_64 = [np.uint64(0x9E3779B97F4A7C15 * (i + 1) & 0xFFFFFFFFFFFFFFFF) for i 
 
 
 def permute(numbers: NDArray[Any], size: int, key: int) -> NDArray[np.int64]:
-    """Apply a random permutation of ``range(size)`` to each number; 20 to 60 ns each, O(1) memory beyond them.
+    """Apply a random permutation of ``range(size)`` to each number; 20 to 60 ns per number, O(1) additional memory.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def unpermute(numbers: NDArray[Any], size: int, key: int) -> NDArray[np.int64]:
 def permute_each(
     numbers: NDArray[Any], sizes: NDArray[np.int64], keys: NDArray[np.uint64], lengths: NDArray[np.int64] | None = None
 ) -> NDArray[np.uint32]:
-    """`permute` for many permutations: ``numbers[i]`` in ``range(sizes[i])`` under ``keys[i]``; about 20 ns each.
+    """`permute` for many permutations: ``numbers[i]`` in ``range(sizes[i])`` under ``keys[i]``; about 20 ns per number.
 
     With ``lengths``, ``sizes[i]`` and ``keys[i]`` apply to a run of ``lengths[i]`` numbers. Sizes are 1 to 2**32 - 1.
     """
@@ -138,7 +138,7 @@ def _rectangle(size: int) -> tuple[int, int]:
     return rows, -(-size // rows)
 
 
-def _walk_32(  # a rectangle and its key, as scalars or one of each per element
+def _walk_32(  # a rectangle and its key: scalars, or arrays with a value per element
     part: NDArray[np.uint32], size: Any, rows: Any, columns: Any, low: Any, high: Any, *, inverse: bool
 ) -> NDArray[np.uint32]:
     """Run the network, and repeat it for elements that land in cells beyond ``size``."""

@@ -1,4 +1,4 @@
-"""Shuffle buffers in index space: the sample that each step lets go, without holding a buffer."""
+"""Shuffle buffers in index space: the sample that each step emits, without holding a buffer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TILE = 1 << _TILE_BITS
 
 
 class Reservoir:
-    """A buffer in which every step picks a slot, lets its sample go and puts the next sample there.
+    """A buffer in which every step picks a slot, emits the sample in the slot, and puts the next sample into the slot.
 
-    Samples are numbered in the order of arrival: the first ``slots`` fill the buffer, and step ``t`` puts sample
-    ``slots + t``. So a step lets the sample go that the last step before it put into the same slot, or the slot's first
-    sample. The buffer returns names of samples, which may differ from their numbers.
+    Samples are numbered in the order of arrival: the first ``slots`` samples fill the buffer, and step ``t`` inserts
+    sample ``slots + t``. So a step emits the sample of the last earlier step with the same slot, or the slot's first
+    sample. The buffer returns names of samples; names may differ from numbers.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ class Reservoir:
         names: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     ) -> None:
         self._slots, self._picked, self._arriving, self._names = slots, picked, arriving, names
-        # The contents before step `_at`; only a cache: any step can be reached without it.
+        # The contents before step `_at`: a cache, because any step can be computed from scratch.
         self._at, self._contents = 0, arriving(0, slots)
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the samples that steps ``[first, end)`` let go; O(slots log slots) unless the last call ended here."""
+        """Return the samples that steps ``[first, end)`` emit; O(slots log slots) after a seek."""
         parts = [self._tile(step, min(step + _TILE, end)) for step in range(first, end, _TILE)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
@@ -52,7 +52,7 @@ class Reservoir:
             return self._contents.copy()
         contents = np.full(self._slots, -1, dtype=np.int64)
         missing, end = self._slots, step
-        while missing and end > 0:  # backwards: the last sample put before the step counts
+        while missing and end > 0:  # backwards: the last sample inserted before the step counts
             begin = max(0, end - _TILE)
             latest = np.full(self._slots, -1, dtype=np.int64)
             latest[self._picked(begin, end)] = self._slots + np.arange(begin, end)
@@ -71,11 +71,11 @@ class Reservoir:
         words = (picked << _TILE_BITS) + np.arange(end - first)
         words.sort()
         slots = words >> _TILE_BITS
-        again = np.flatnonzero(slots[1:] == slots[:-1])  # the next step with the slot is in this tile
+        again = np.flatnonzero(slots[1:] == slots[:-1])  # the next step with this slot is in the same tile
         words &= _TILE - 1
         left = contents[picked]
         left[words[again + 1]] = arriving[words[again]]
-        contents[picked] = arriving  # of several samples for a slot, the last stays
+        contents[picked] = arriving  # the last of several samples for a slot stays
         self._at, self._contents = end, contents
         return left
 
@@ -83,9 +83,9 @@ class Reservoir:
 def found_by_scan(
     left: Callable[[int, int], NDArray[np.int64]], samples: NDArray[np.int64], begin: int, end: int
 ) -> NDArray[np.int64]:
-    """Return the place of each sample in a sequence, -1 if not in ``[begin, end)``; stops when all are known.
+    """Return the place of each sample in a sequence, -1 if not in ``[begin, end)``; stop when all places are known.
 
-    ``left(first, end)`` returns a part of the sequence, in which no sample comes twice.
+    ``left(first, end)`` returns a part of the sequence; the sequence has no repeats.
     """
     distinct, back = np.unique(samples, return_inverse=True)
     places = np.full(len(distinct), -1, dtype=np.int64)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 def order_by(*columns: tuple[NDArray[Any], int]) -> NDArray[np.int64]:
     """Return the indices that sort rows by the first column, then the second, ..., then by row number.
 
-    Each column comes with the number of bits that hold all of its values (not negative). Columns and row number are
-    packed into one word and sorted as words if they fit, which is three times as fast as sorting indices; the result
-    is the same either way, and no two words are equal, so it does not depend on the sorting algorithm.
+    Each column comes with the number of bits for its values (not negative). If columns and row number fit into one
+    word, the words are sorted, three times as fast as indices; the result is the same. No two words are equal, so the
+    result does not depend on the sorting algorithm.
 
     >>> order_by((np.array([1, 0, 1, 0]), 1), (np.array([0, 5, 0, 2]), 3)).tolist()
     [3, 1, 0, 2]

@@ -3,14 +3,14 @@
 A node that has dealt ``n`` samples has given ``round(n * left / (left + right))`` of them to its left child, and
 the rest to the right one. So counts at a position follow from the position alone, add up to it, and never fall.
 
-A child's count is off by its share of its parent's error and at most a half more. In Huffman's tree only leaves have
-more than two thirds of their parent: so the errors of far ancestors vanish, and no source is off by two. The amounts by
-which sources got too much or too little before (``owed``) move the rounding of each node, from the nearest whole number
-to the next one up or down: so errors do not add up where weights change often.
+The error of a child's count is its share of the parent's error, plus at most a half. In Huffman's tree only leaves have
+more than two thirds of their parent: so the errors of far ancestors vanish, and no source is off by two. Earlier
+excesses and shortages of sources (``owed``) move the rounding of each node from the nearest whole number to the next
+number up or down: so errors do not add up if weights change often.
 
 `CountTree.error_bounds` returns the bound of each source: 1.02 at most for 64 sources with weights by Zipf, 1.05 for
-one of .9 beside 63 small ones, 1.11 for 40 Fibonacci numbers, and 1.5 for the worst of 20,000 random lists of 2 to 12
-of these numbers. Errors at 15,000 positions of the first three were at most 1.00.
+a weight of .9 beside 63 small weights, 1.11 for 40 Fibonacci numbers, and 1.5 for the worst of 20,000 random lists of 2
+to 12 Fibonacci numbers. Errors at 15,000 positions of the first three lists were at most 1.00.
 
 References
 ----------
@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SPREAD = 1 << 21
-"""Most positions from the first to the last of a call of `CountTree.beyond`: times 2^40 they fit into 64 bits."""
+"""Maximum spread of positions in a call of `CountTree.beyond`: times 2^40, the spread fits into 64 bits."""
 
 
 OWED_UNIT = 1 << 32
-"""Parts of a sample in which ``owed`` of `CountTree` is counted; integers are equal on every machine."""
+"""The unit of ``owed`` of `CountTree`, in parts of a sample; integers are equal on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class _Split:
 
 
 class CountTree:
-    """Counts of sources with integer weights, whose sum is at most 2^40.
+    """Counts of sources with integer weights; the sum of weights is at most 2^40.
 
-    The number of a source breaks ties between equal weights, so it should not depend on the user's listing. ``owed`` is
-    the amount that each source got too little before, in samples times `OWED_UNIT`.
+    The number of a source breaks ties between equal weights, so the number should not depend on the user's listing.
+    ``owed`` is the earlier shortage of each source, in samples times `OWED_UNIT`.
     """
 
     def __init__(self, weights: Sequence[int], owed: Sequence[int] | None = None) -> None:
@@ -70,7 +70,7 @@ class CountTree:
 
         Offsets must be from 0 to less than `MOST_SPREAD`. About 3 ns for each source and position.
         """
-        # The count of each node, as a Python integer for the first position and 64-bit ones on top of it.
+        # The count of each node: a Python integer for the first position, plus 64-bit integers.
         begins, beyond = {self._root: first}, {self._root: offsets}
         counts = np.zeros((self.num_sources, len(offsets)), dtype=np.int64)
         for split in self._splits:
@@ -88,7 +88,7 @@ class CountTree:
         for split in reversed(self._splits):
             if source not in (split.left, split.right):
                 continue
-            # The least count n of the node with number + 1 for the child; the sample is the last of them.
+            # The least count n of the node with number + 1 samples for the child; the sample is the last of these.
             if source == split.left:
                 count = -((split.rounding - (number + 1) * split.weight) // split.left_weight)
             else:
@@ -99,7 +99,7 @@ class CountTree:
 
     @property
     def error_bounds(self) -> list[float]:
-        """Largest difference of each source's count from its weight times the position, if none is owed."""
+        """Largest difference of each source's count from its weight times the position, if no samples are owed."""
         bounds = {self._root: Fraction(0)}
         for split in self._splits:
             above = bounds.pop(split.node)
@@ -117,7 +117,7 @@ def _huffman(weights: Sequence[int], owed: Sequence[int]) -> tuple[int, list[_Sp
         (right_weight, right), (left_weight, left) = heapq.heappop(heap), heapq.heappop(heap)
         weight = left_weight + right_weight
         owed_to.append(owed_to[left] + owed_to[right])
-        # The left child gets its debt beyond its share of the debt to both; it cannot begin with more than 0.
+        # The left child gets its debt beyond its share of the debt to both children; it cannot begin with more than 0.
         extra = (owed_to[left] * weight - owed_to[node] * left_weight) // OWED_UNIT
         rounding = min(max(weight // 2 + extra, 0), weight - 1)
         splits.append(_Split(node, left, right, left_weight, weight, rounding))

@@ -1,4 +1,4 @@
-"""Sources of a mixture: a dataset repeated round after round, or a source whose samples come in another order."""
+"""Sources of a mixture: a dataset repeated round after round, or a source with renumbered samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EndlessSource(Protocol):
 
     @property
     def num_ids(self) -> int:
-        """Number of sample ids; a round may lack some."""
+        """Number of sample ids; a round may lack some ids."""
 
     @property
     def num_chunks(self) -> int:
@@ -62,9 +62,9 @@ class RepeatedDataset:
     order_of
         Returns the bound order of a round; it should cache the last two orders.
     span
-        Positions of a round to make at once if few are used at a time; None for the span of the order.
+        Positions of a round to compute at once if few positions are used at a time; None for the span of the order.
     has_one_id
-        True if every round has the same single sample: the order is then made once, not for each position.
+        True if every round has the same single sample: the order is then bound once, not for each position.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class RepeatedDataset:
         return ids, chunks
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the canonical node of each sample and the lane of its chunk as one fraction of 2^32."""
+        """Return the canonical node of each sample and the lane of its chunk, combined in a fraction of 2^32."""
         rounds, offsets = np.divmod(numbers, self.num_samples)
-        if self._has_one_id and self.num_chunks == 1:  # of several chunks, the lane of one differs by round
+        if self._has_one_id and self.num_chunks == 1:  # with several chunks, the lane of a chunk differs by round
             rounds = np.zeros_like(rounds)
         axis = np.empty(len(numbers), dtype=np.uint64)
         for number in distinct(rounds).tolist():
@@ -139,10 +139,10 @@ class RepeatedDataset:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Renumbering:
-    """A source's samples in another order: ``numbers[i]`` comes as sample ``first + i``; others keep their numbers.
+    """A new order of a source: sample ``numbers[i]`` comes as sample ``first + i``; other samples keep their numbers.
 
-    Sequences hold documents from all over a block. If weights change within a block, each source goes on with the
-    documents that the block has left, and then with the documents after the block: every document comes once, and
+    Sequences hold documents from all over a block. If weights change within a block, each source continues with the
+    remaining documents of the block, and then with the documents after the block: every document comes once, and
     counts are right at once.
     """
 
@@ -151,7 +151,7 @@ class Renumbering:
 
     @property
     def stop(self) -> int:
-        """First number after the renumbered ones."""
+        """First number after the renumbered samples."""
         return self.first + len(self.numbers)
 
     def apply(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -161,7 +161,7 @@ class Renumbering:
         return originals
 
     def followed_by(self, first: int, left: NDArray[np.int64]) -> Renumbering:
-        """Return the renumbering in which ``left[i]`` comes as sample ``first + i``; later samples stay."""
+        """Return the renumbering with ``left[i]`` as sample ``first + i``; later samples keep their numbers."""
         behind = np.arange(first + len(left), max(self.stop, first + len(left)))
         return Renumbering(first, self.apply(np.concatenate([left, behind])))
 

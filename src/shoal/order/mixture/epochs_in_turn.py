@@ -1,8 +1,8 @@
 """Schedules of sources: the interface that a mixture needs, and a schedule that restarts all sources in each epoch.
 
-`SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
-at a time, and its length may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` the
-schedule of all epochs, whose positions are counted from epoch 0 on.
+`SourceSchedule` is endless: a source continues from one epoch to the next. Choices of other libraries know one epoch at
+a time, and the length of an epoch may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn`
+the schedule of all epochs, with positions counted from epoch 0 on.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class EpochOfSources(Protocol):
         """Return the source of each position ``[start, stop)``."""
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        """Return the position of sample ``number`` of a source; None if the epoch ends before this sample."""
 
 
 class EpochChoice(ABC):
-    """A choice that restarts all sources in each epoch, as other libraries do."""
+    """A choice that restarts all sources in each epoch, as in other libraries."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -44,7 +44,7 @@ class EpochChoice(ABC):
     @property
     @abstractmethod
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments, for states."""
+        """The arguments that states keep."""
 
     @property
     def varies(self) -> bool:
@@ -88,17 +88,17 @@ class Schedule(CountedSources, Protocol):
 
     @property
     def borders(self) -> Sequence[int]:
-        """Positions at which weights change, ascending."""
+        """Positions of the changes of weights, ascending."""
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if it never comes."""
+        """Return the position of sample ``number`` of a source; None if the sample never comes."""
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
         """Return the place of each position when ranks share a batch; None if ranks get a part of each source."""
 
 
 class OneEpoch:
-    """An epoch of sources by name, with ``weights`` that hold until a source is used up.
+    """An epoch of sources by name; ``weights`` are valid until a source is used up.
 
     If ``ranks`` is above 1, rank ``r`` had every ``ranks``-th position, from position ``r`` on.
     """
@@ -127,14 +127,14 @@ class OneEpoch:
 
 
 class EpochsInTurn:
-    """The epochs of a mixture as one endless schedule; a position needs the lengths of all epochs before."""
+    """The epochs of a mixture as one endless schedule; a position needs the lengths of all earlier epochs."""
 
     def __init__(self, names: Sequence[str], of_epoch: Callable[[int], OneEpoch]) -> None:
         self.names, self._of_epoch = tuple(names), of_epoch
         self._begins, self._before = [0], [np.zeros(len(self.names), dtype=np.int64)]
 
     def begin(self, epoch: int) -> int:
-        """Return the position where an epoch begins."""
+        """Return the first position of an epoch."""
         while len(self._begins) <= epoch:
             self._add_epoch(len(self._begins) - 1)
         return self._begins[epoch]
@@ -166,6 +166,6 @@ class EpochsInTurn:
     def _add_epoch(self, epoch: int) -> None:
         added = self._of_epoch(epoch)
         num_samples = added.num_samples
-        # If another thread was faster, its results are equal, and its later results stay.
+        # Another thread may be faster: its results are equal, and its later results stay.
         self._before[epoch + 1 : epoch + 2] = [self._before[epoch] + added.counts(num_samples)]
         self._begins[epoch + 1 : epoch + 2] = [self._begins[epoch] + num_samples]

@@ -17,13 +17,13 @@ TOTAL = 1 << 40
 def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
     """Return integers in the ratio of weights by name, with a sum of at most 2^40.
 
-    Weights are read as decimals, so .9 and .1 are 9 and 1. If their exact ratio takes larger numbers, they are rounded
-    to a sum of 2^40 by largest remainders, which changes a weight by less than 10^-12; none above zero becomes zero.
+    Weights are read as decimals, so .9 and .1 are 9 and 1. If the exact ratio needs larger numbers, weights are rounded
+    to a sum of 2^40 by largest remainders. Rounding changes a weight by less than 10^-12, and never to zero.
 
     >>> integer_weights({"web": 0.9, "code": 0.1})
     {'web': 9, 'code': 1}
 
-    Raises `UsageError` if there are no weights, all are zero, or one is negative or no number.
+    Raises `UsageError` if there are no weights, all weights are zero, or a weight is negative or no number.
     """
     exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
     total = sum(exact.values())
@@ -45,13 +45,13 @@ def _rounded(ideal: Mapping[str, Fraction]) -> dict[str, int]:
     missing = TOTAL - sum(rounded.values())
     for name in by_remainder[: max(missing, 0)]:
         rounded[name] += 1
-    # Weights that were raised from zero to one are compensated by the largest, where it is not noticed.
+    # The largest weight compensates for weights raised from zero to one: the change is relatively smallest there.
     rounded[max(rounded, key=lambda name: (rounded[name], name))] += min(missing, 0)
     return rounded
 
 
 def exact_weight(name: str, weight: Any) -> Fraction:
-    """Return a weight as its written decimal, or raise `UsageError` if it is not a number from 0 on."""
+    """Return a weight as its written decimal, or raise `UsageError` if the weight is no number, or negative."""
     try:
         exact = exact_number(weight)
     except OverflowError as error:

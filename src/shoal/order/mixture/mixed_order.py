@@ -1,15 +1,15 @@
 """The order of a mixture: the source of each position, and in each source one sample after another.
 
-The mixture is endless: position ``p`` of epoch ``e`` is its position ``e * epoch_size + p``, so that sources carry on
-from one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids of sources
-are numbered one source after another, and so are chunks.
+The mixture is endless: position ``p`` of epoch ``e`` is its position ``e * epoch_size + p``, so sources continue from
+one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids and chunks are
+numbered source after source.
 
-When ranks share a batch, each source's samples are spread evenly over them in the order of their lanes, at points that
-go on from batch to batch: so over many batches each rank gets its share of each source, and chunks stay together as far
-as that allows. After 1,000 steps of 64 ranks with 16 samples each, no rank was off by more than 2.4 roots of its share
-(34 of 250 samples, 75 of 3,373; 3.7 roots if ranks drew at random). With the lanes of all sources merged as they are,
-ranks read chunks of sources with small weights half as often again, and their shares were off two to five times as
-much.
+When ranks share a batch, the samples of each source are spread evenly over the ranks in the order of lanes, at points
+that continue from batch to batch: so over many batches each rank gets its share of each source, and chunks stay
+together as far as possible. After 1,000 steps of 64 ranks with 16 samples each, no rank was off by more than 2.4 roots
+of its share (34 of 250 samples, 75 of 3,373; 3.7 roots if ranks drew at random). With the lanes of all sources merged
+unchanged, ranks read chunks of sources with small weights 1.5 times as often, and shares were off two to five times
+as much.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FINE_BITS = 20
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROOT = 0x6A09E667F3BCC909  # the square root of 2, less 1
 _MOST_REACH = 1 << 15
-_MOST_ROUNDS = 256  # of a source, in a span that is read at once
+_MOST_ROUNDS = 256  # of a source, in a span of positions
 
 
 class MixedSources:
-    """Sources mixed by a schedule, endless: itself a source of other mixtures.
+    """Sources mixed by an endless schedule; the mixture may be a source of other mixtures.
 
     A round of ``num_samples`` is an epoch of the mixture.
     """
@@ -58,7 +58,7 @@ class MixedSources:
 
     @property
     def reach(self) -> int:
-        """Approximate positions from one use of a chunk to the next, in the source where this takes longest."""
+        """Approximate positions from one use of a chunk to the next, in the slowest source."""
         return min(max(self._positions_of([source.reach for source in self.parts]), default=0), _MOST_REACH)
 
     @property
@@ -67,7 +67,7 @@ class MixedSources:
         return max(1, min(self._positions_of([source.shortest_round for source in self.parts])))
 
     def _positions_of(self, numbers: list[int]) -> list[int]:
-        """Return the approximate positions in which each source with a weight has this number of samples."""
+        """Return the approximate number of positions until each source with a weight has its number of samples."""
         weights = self.schedule.weights_at(0)
         total = sum(weights.values())
         pairs = zip(numbers, (weights[name] for name in self.schedule.names), strict=True)
@@ -152,7 +152,7 @@ class MixedSources:
                 yield position
 
     def _by_source(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices that sort positions by source, and the number of each."""
+        """Return the indices that sort positions by source, and the number of positions of each source."""
         bits = max(1, len(self.parts).bit_length())
         return order_by((chosen, bits)), np.bincount(chosen, minlength=len(self.parts))
 
@@ -167,13 +167,13 @@ class MixedEpoch:
     def __init__(self, mixed: MixedSources, epoch: int) -> None:
         self.mixed, self.num_samples = mixed, mixed.num_samples
         self._begin = epoch * mixed.num_samples
-        # A round takes 0.1 to 0.5 ms: a source of one sample must not make a hundred thousand for a first batch.
+        # A round takes 0.1 to 0.5 ms: a source of one sample must not make a hundred thousand rounds for a first batch.
         most = _MOST_ROUNDS * mixed.shortest_round
         self.parameters = {"chunks": mixed.reach, "sources": len(mixed.parts), "most_positions": most}
 
     @property
     def changes(self) -> list[int]:
-        """Positions of the epoch at which weights change; see `Changing`."""
+        """Positions of the changes of weights in the epoch; see `Changing`."""
         begin, end = self._begin, self._begin + self.num_samples
         return [border - begin for border in self.mixed.schedule.borders if begin < border < end]
 
@@ -191,13 +191,13 @@ class MixedEpoch:
         return self.mixed.locate(self._begin + first, self._begin + end)
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the first position of each sample id in this epoch, -1 if it has none; some milliseconds each."""
+        """Return the first position of each sample id in this epoch, -1 if missing; some milliseconds per id."""
         array = as_ids(ids, self.mixed.num_ids)
         positions = [self.first_between(sample_id, 0, self.num_samples) for sample_id in array.tolist()]
         return np.array(positions, dtype=np.int64)
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
         return next(self.mixed.uses(sample_id, self._begin + start, self._begin + stop), self._begin - 1) - self._begin
 
     def all_positions(self, sample_id: int, most: int) -> NDArray[np.int64]:
@@ -217,7 +217,7 @@ class MixedEpoch:
         sources = np.searchsorted(mixed.first_chunk, chunks, side="right") - 1
         groups = batches * num_sources + sources
         bits = int(groups.max(initial=0)).bit_length()
-        # Points of the golden section are spread evenly over any run of numbers, so over batches as well as in each.
+        # Points of the golden section are spread evenly over any run of numbers, so over all batches and in each batch.
         points = mixed.numbers_at(self._begin + positions).astype(np.uint64) * np.uint64(_GOLDEN)
         points += sources.astype(np.uint64) * np.uint64(_ROOT)
         points >>= np.uint64(64 - AXIS_BITS)

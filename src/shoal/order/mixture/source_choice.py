@@ -1,4 +1,4 @@
-"""Choices of the source of each position, between one change of weights and the next.
+"""Choices of the source of each position, between two changes of weights.
 
 Positions are cut into blocks. At the borders of blocks a `CountTree` counts the sources; inside, a key
 permutes the sources. Without the permutation, ranks that take every eighth position could get all samples of one source
@@ -31,7 +31,7 @@ MOST_POSITIONS = 1 << 62
 class Even:
     """Every 64 positions have their sources in proportion, in random order: the default.
 
-    At the end of each 64 a count is off by about one sample, inside by a few.
+    At the end of each 64 positions a count is off by about one sample, in between by a few samples.
     """
 
     name: ClassVar[str] = "even"
@@ -43,9 +43,9 @@ class Even:
 class Random:
     """The source of each position is drawn at random, as in loaders that draw a source for each sample.
 
-    Sources are drawn without replacement out of 65,536 positions that have them in proportion. So the counts in a batch
-    vary as if each sample were drawn alone (1 % less for a batch of 655), yet they cannot drift, and any position is
-    found within milliseconds.
+    Sources are drawn without replacement: every 65,536 positions have their sources in proportion. So the counts in a
+    batch vary as if each sample were drawn independently (1 % less for a batch of 655), yet counts cannot drift, and
+    seeking takes milliseconds.
     """
 
     name: ClassVar[str] = "random"
@@ -64,12 +64,12 @@ class _InRuns:
         what = f"{type(self).__name__}(samples)"
         number = as_whole(what, self.samples)
         if not 1 <= number < 1 << 31:
-            raise UsageError(f"{what} is the size of a batch, from 1 to 2**31 - 1; got {number}")
+            raise UsageError(f"{what} must be the size of a batch, from 1 to 2**31 - 1; got {number}")
         object.__setattr__(self, "samples", number)
 
     @property
     def run(self) -> int:
-        """Positions in a row from one source."""
+        """Number of consecutive positions from one source."""
         return self.samples
 
 
@@ -88,13 +88,13 @@ class PerBatch(_InRuns):
 
 @dataclass(frozen=True, slots=True)
 class PerRank(_InRuns):
-    """Each rank's batch comes from a single source, other ranks' batches from others.
+    """Each batch of a rank comes from a single source; batches of other ranks come from other sources.
 
     Parameters
     ----------
     samples
-        Samples of a batch of one rank. With another batch size or world size the order is the same, and batches then
-        hold parts of several runs.
+        Samples in the batch of one rank. The order does not depend on the real batch size or world size; with other
+        sizes, batches hold parts of several runs.
     """
 
     name: ClassVar[str] = "rank"
@@ -105,11 +105,11 @@ CHOICES: dict[str, Any] = {choice.name: choice for choice in (Even, Random, PerB
 
 
 class ConstantStage:
-    """The sources of positions from ``start`` on, as long as weights stay the same.
+    """The sources of positions from ``start`` on, while weights stay the same.
 
-    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (the excess of weights over counts until there, in
-    samples times `OWED_UNIT`) are in the order of the sources. If there is an ``epoch``, a number of positions, all its
-    multiples are borders of blocks, and blocks have at most the choice's number of positions.
+    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (the excess of weights over counts up to ``start``,
+    in samples times `OWED_UNIT`) are in the order of the sources. With an ``epoch``, a number of positions, all
+    multiples of ``epoch`` are borders of blocks, and blocks have at most the choice's number of positions.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ConstantStage:
         units = units[low - self._border(first) : high - self._border(first)]
         if self._run == 1:
             return units
-        times = np.full(len(units), self._run)  # of the first and the last run only the part in the range
+        times = np.full(len(units), self._run)  # only parts of the first and last runs are in the range
         times[0] -= begin - self.start - low * self._run
         times[-1] -= high * self._run - (end - self.start)
         return np.repeat(units, times)
@@ -197,10 +197,10 @@ class ConstantStage:
         longest = int(lengths.max())
         if int(lengths.min()) == longest:
             rows = words.reshape(num, longest)
-            rows.sort(axis=1)  # ties, one in 2^37 blocks, go by the number of the source
+            rows.sort(axis=1)  # the number of the source breaks ties, one in 2^37 blocks
         else:
             is_unit = np.arange(longest) < lengths[:, None]
-            rows = np.full((num, longest), np.uint64(2**64 - 1))  # filler, which sorts last
+            rows = np.full((num, longest), np.uint64(2**64 - 1))  # filler that sorts last
             rows[is_unit] = words
             rows.sort(axis=1)
             rows = rows[is_unit]

@@ -1,4 +1,4 @@
-"""The source of every position of a run whose weights change at given positions, at once or little by little."""
+"""The source of every position of a run with changing weights, at given positions, at once or gradually."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from shoal.order.seeds import check_seed, key
 
 _RAMP_STEPS = 256
 _MOST_MOVED = Fraction(3, 100)
-"""Share of the positions whose source a ramp may change before it counts as a change."""
+"""A step of a ramp moves about this share of positions to another source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Integer weights by name from position ``at`` on; a source without a name has weight 0.
 
-    Weights move there linearly over ``ramp`` positions, in up to 256 steps of whole blocks. ``before`` are counts by
-    name at ``at``, which replace the counts of the changes before.
+    Weights move linearly over ``ramp`` positions, in up to 256 steps of whole blocks. ``before`` has counts by name at
+    position ``at``, in place of the counts of earlier changes.
     """
 
     at: int
@@ -65,17 +65,18 @@ class SourceSchedule:
     """Sources of positions, by number in the order of ``names``.
 
     A pure function of names, changes, choice and seed. It does not depend on the order of the names, nor on changes
-    after the position. Counts carry on from one change to the next, and so do the debts to sources.
+    after the position. Counts and debts to sources continue from one change to the next.
 
     Parameters
     ----------
     names
         Names of the sources; at most 65,536.
     changes
-        The first at position 0, the others in ascending order. Each holds until the next, which may cut its ramp.
+        Changes in ascending order, the first at position 0. A change is valid until the next change; the next change
+        may cut a ramp.
     epoch
-        Positions of an epoch in which each source has its exact number of samples, until weights change: a multiple of
-        the sum of the weights. None if counts at the ends of epochs may be off, too.
+        Length of an epoch with the exact number of samples of each source, until weights change: a multiple of the sum
+        of the weights. None if counts at the ends of epochs may be off, too.
     """
 
     def __init__(
@@ -102,12 +103,12 @@ class SourceSchedule:
         self._epoch = epoch if choice.run == 1 else None
 
     def counts(self, position: int) -> NDArray[np.int64]:
-        """Count the samples of each source before a position; shape (num_sources,), O(num_sources), 0.5 ms for 64."""
+        """Count the samples of each source before a position; shape (num_sources,); 0.5 ms for 64 sources."""
         counts: NDArray[np.int64] = self._stage_at(position).counts(position)[self._sorted_number]
         return counts
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the source of each position ``[start, stop)``; 30 ns each for 64 sources."""
+        """Return the source of each position ``[start, stop)``; 30 ns per position for 64 sources."""
         parts = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             number = self._number_at(start)
@@ -117,7 +118,7 @@ class SourceSchedule:
         return self._number[np.concatenate(parts) if len(parts) > 2 else parts[-1]]
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if its weight is 0 or too small."""
+        """Return the position of sample ``number`` of a source; None if the weight of the source is 0 or too small."""
         place = int(self._sorted_number[source])
         for stage_number in range(len(self._starts)):
             is_last = stage_number + 1 == len(self._starts)
@@ -127,10 +128,10 @@ class SourceSchedule:
         return None
 
     def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
-        """Return the first position, up to 2^62, whose counts meet a condition; None if they never do.
+        """Return the first position, up to 2^62, with counts that meet a condition; None without such a position.
 
-        The condition must be monotone: larger counts meet it, too. O(num_sources * log(position)), for a condition on
-        all sources at once.
+        The condition must be monotone: larger counts meet it, too. O(num_sources * log(position)), for a single
+        condition on all sources.
         """
         end = 1
         while not is_met(self.counts(end)):
@@ -145,17 +146,17 @@ class SourceSchedule:
         return {name: stage.weights[place] for name, place in zip(self.names, self._sorted_number, strict=True)}
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return equal places when ranks share a batch if runs stay with a rank; None otherwise."""
+        """Return place 0 for all positions if each rank has its own source; None if ranks get a part of each source."""
         return np.zeros(len(positions), dtype=np.uint64) if isinstance(self.choice, PerRank) else None
 
     @property
     def starts(self) -> Sequence[int]:
-        """Positions from which weights are constant, ascending."""
+        """Start positions of constant weights, ascending."""
         return self._starts
 
     @property
     def borders(self) -> Sequence[int]:
-        """Positions of changes, and positions at which a ramp has moved by another 3 %, ascending."""
+        """Positions of changes, and positions after another 3 % of a ramp, ascending."""
         borders, ends = [], {end for change in self.changes for end in (change.at, change.at + change.ramp)}
         last = self._weights[0]
         for start, weights in zip(self._starts[1:], self._weights[1:], strict=True):
@@ -183,7 +184,7 @@ class SourceSchedule:
         return self._stage(self._number_at(position))
 
     def _stage(self, number: int) -> ConstantStage:
-        """Return a stage; the stage and earlier stages that its counts need are made on first use."""
+        """Return a stage; a stage and the earlier stages for its counts are made on first use."""
         first = number
         while first and first not in self._stages and self._starts[first] not in self._counts_before:
             first -= 1
@@ -201,18 +202,18 @@ class SourceSchedule:
             epoch = None if current else self._epoch
             stage_key = key(self.seed, 0, "source", start)
             stage = ConstantStage(self.choice, weights, stage_key, start=start, before=before, owed=owed, epoch=epoch)
-            self._stages[current] = stage  # if another thread was faster, its stage is equal
+            self._stages[current] = stage  # a stage of another thread would be equal
         return self._stages[number]
 
 
 def _steps(changes: Iterable[Change], block_positions: int) -> list[tuple[int, Mapping[str, int]]]:
-    """Return the positions from which weights are constant, with the weights: ramps as steps."""
+    """Return the start positions of constant weights, with the weights: ramps as steps."""
     steps: list[tuple[int, Mapping[str, int]]] = []
     for change in changes:
         while steps and steps[-1][0] >= change.at:
             steps.pop()
         if (change.at == 0) != (not steps) or change.at < 0 or change.ramp < 0:
-            raise UsageError(f"weights must change at ascending positions, the first at 0; got one at {change.at}")
+            raise UsageError(f"weights must change at ascending positions, beginning at 0; got a change at {change.at}")
         if change.ramp and steps:
             steps += _ramp(steps[-1][1], change, block_positions)
         steps.append((change.at + (change.ramp if steps else 0), change.weights))
@@ -247,6 +248,6 @@ def _shares(*sides: Mapping[str, int]) -> list[dict[str, Fraction]]:
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> Fraction:
-    """Return the share of positions whose source differs at other weights."""
+    """Return the share of positions with another source at other weights."""
     first, last = _shares(before, after)
     return sum((abs(last[name] - first[name]) for name in first), Fraction(0)) / 2

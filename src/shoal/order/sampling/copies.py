@@ -1,10 +1,10 @@
 """The samples of an epoch with all their copies: numbered, and divided into turns for an order to mix.
 
-Copies are numbered in storage order, the copies of one sample beside each other. If an order moves chunks, and more
-copies than samples of a chunk take part, the chunk comes in several *turns* of about as many copies as it has samples.
-A turn is a chunk of its own to the order: turn ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a
-sample are in different turns, all over the epoch. Otherwise a rare class that is stored together would make a few
-chunks that outnumber all others, and a window is only as good as its chunks are even. A chunk is read once per turn.
+Copies are numbered in storage order, with the copies of a sample side by side. If an order moves chunks, and a chunk
+has more copies than samples, the chunk comes in several *turns* of about as many copies as the chunk has samples. The
+order moves a turn like a chunk: turn ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a sample are
+in different turns, all over the epoch. Without turns, a rare class that is stored together would make a few huge
+chunks, and a window mixes well only with chunks of similar size. A chunk is read once per turn.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shoal.order.arrays.vectorized import expand
 from shoal.order.protocol import BoundOrder, Renumbered, chunk_starts
 from shoal.order.sampling.systematic_draws import holding
 
-_BLOCK = 64  # samples whose copies are counted from the block's first: other tables take an eighth of a byte a sample
+_BLOCK = 64  # samples; copies are counted from the start of a block. Other tables take 1/8 byte per sample
 _TILE_BITS = 16
 
 
 class Copies:
-    """The copies of the samples of an epoch, numbered, and the sample of each; 1.1 or 2.1 bytes a sample.
+    """The numbered copies of an epoch, and the sample of each copy; 1.1 or 2.1 bytes per sample.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Copies:
         return self._ends.nbytes + self._before.nbytes
 
     def samples(self, copies: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample of each copy; 50 to 70 ns each."""
+        """Return the sample of each copy; 50 to 70 ns per copy."""
         samples = np.empty(len(copies), dtype=np.int64)
         for first in range(0, len(copies), 1 << _TILE_BITS):
             # Sorting, with places in the low bits, makes a search among 10^8 samples five times as fast.
@@ -67,7 +67,7 @@ class Copies:
         return samples
 
     def before(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of copies before each sample, which may be one past the last."""
+        """Return the number of copies before each sample; the sample after the last sample is allowed."""
         block, inside = np.divmod(samples, _BLOCK)
         before: NDArray[np.int64] = self._before[block] + np.where(inside, self._ends[block, inside - 1], 0)
         return before
@@ -89,7 +89,7 @@ class Turns:
     starts
         The first number of each turn, then the number of copies; shape (num_turns + 1,).
     chunk, first_copy, stride
-        The chunk of each turn, its first copy, and the distance to the next one; shape (num_turns,).
+        The chunk of each turn, its first copy, and the distance to its next copy; shape (num_turns,).
     chunk_copies, chunk_turns
         The first copy and the first turn of each chunk, then their totals; shape (num_chunks + 1,).
     """
@@ -135,7 +135,7 @@ class Turns:
 
 
 class OverCopies(Renumbered):
-    """An order over the numbered copies of samples, which gives the samples; its chunks are turns."""
+    """An order over the numbered copies of samples; returns samples, with turns as chunks."""
 
     def __init__(self, numbered: BoundOrder, turns: Turns) -> None:
         super().__init__(numbered)
@@ -147,7 +147,7 @@ class OverCopies(Renumbered):
         return self._turns.samples(numbers, turns), turns
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the first position of each sample, -1 if it does not take part."""
+        """Return the first position of each sample, -1 for a sample without copies."""
         numbers, lengths = self._turns.numbers(np.atleast_1d(np.asarray(ids)))
         positions = np.full(len(lengths), -1, dtype=np.int64)
         if len(numbers):
@@ -156,7 +156,7 @@ class OverCopies(Renumbered):
         return positions
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        """Return the first position in ``[start, stop)`` with this sample; -1 without such a position."""
         numbers, _ = self._turns.numbers(np.array([sample_id]))
         positions = self.numbered.positions(numbers) if len(numbers) else numbers
         inside = positions[(start <= positions) & (positions < stop)]

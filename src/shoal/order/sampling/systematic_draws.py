@@ -1,25 +1,24 @@
 """The number of copies of each sample in an epoch: systematic draws, exact in integers.
 
-A sample with the expectation ``e`` comes floor(e) or ceil(e) times in an epoch, and the total of an epoch is exact.
+A sample with the expectation ``e`` appears floor(e) or ceil(e) times in an epoch, and the total of an epoch is exact.
 Independent draws (torch's `WeightedRandomSampler`) have the same expectation, but miss a sample with expectation 1 in
-37 % of the epochs. Successive epochs continue where the last one ended, so the counts stay even over any number of
-epochs, too.
+37 % of the epochs. An epoch continues at the end of the last epoch, so counts stay even over any number of epochs, too.
 
-*Classes.* The samples of a class stand in a random circle, and an epoch takes the next ones. If earlier epochs took
-``A`` of the ``n`` samples of a class, and this one takes ``T``, the sample at place ``r`` has
+*Classes.* The samples of a class stand in a random circle, and an epoch takes the next samples. If earlier epochs took
+``A`` of the ``n`` samples of a class, and this epoch takes ``T``, the sample at place ``r`` has
 
     count(r) = T // n + ((r - A) mod n < T mod n)
 
 So any number of epochs together take each sample of a class floor or ceil of its share.
 
-*Weights.* Samples stand in a line, each as long as its weight ``w``. The line is cut into ``T`` equal parts from a
-random start ``U``, and the cuts are counted: with ``V`` the end of a sample, and ``W`` the sum of all weights,
+*Weights.* Samples stand in a line; the length of a sample is its weight ``w``. The line is cut into ``T`` equal parts
+from a random start ``U``, and the cuts are counted: with ``V`` the end of a sample, and ``W`` the sum of all weights,
 
     count = floor((V T + U) / W) - floor(((V - w) T + U) / W).
 
 The line is in random order inside blocks of 2^18 stored samples, which is enough to separate neighbours. In storage
-order, samples of a regular pattern would be taken together or not at all: with pairs, one epoch would take only the
-first sample of each pair. ``U`` advances by the golden ratio of ``W`` each epoch, whose multiples are the most even.
+order, samples of a regular pattern would be taken together or not at all: with pairs, an epoch would take only the
+first sample of each pair. ``U`` advances by the golden ratio of ``W`` each epoch: its multiples are the most even.
 
 References
 ----------
@@ -106,9 +105,9 @@ def is_next(places: NDArray[np.int64], taken: Any, size: Any, more: Any) -> NDAr
 
 
 def _cuts_before(ends: NDArray[np.uint64], total: int, start: int, weight_sum: int) -> NDArray[np.int64]:
-    """Return ``floor((ends * total + start) / weight_sum)``, exactly, though the product may have 109 bits.
+    """Return the exact ``floor((ends * total + start) / weight_sum)``, even if the product has 109 bits.
 
-    The quotient in floating point is wrong by less than one, and the remainder modulo 2**64 corrects it. IEEE 754
+    The floating-point quotient is off by less than one, and the remainder modulo 2**64 corrects the quotient. IEEE 754
     defines all operations to the bit, so the result is equal on every machine.
     """
     quotient = ends.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Sampling by weights or by classes: the share of each sample in an epoch, which gives its number of copies."""
+"""Sampling by weights or by classes: the share, and so the number of copies, of each sample in an epoch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from shoal.order.sampling.systematic_draws import class_counts, is_next, weighte
 from shoal.order.seeds import key
 
 VERSION = 1
-"""Number that changes whenever the same arguments give other samples."""
+"""Version number; changes with every change of samples for the same arguments."""
 
-# Samples of an epoch: a turn of a chunk takes 40 bytes, and the arithmetic is exact up to 2**40.
+# Limits of samples in an epoch: a turn of a chunk takes 40 bytes, and the arithmetic is exact up to 2**40.
 _MOST_OF_FEW, _MOST_TIMES, _MOST_SAMPLES = 2**32, 16, 2**40
 _MOST_OF_CLASS = 2**32 - 1
 _SUM_BITS = 61
@@ -42,7 +42,7 @@ class Repeats:
     num_repeated
         Stored samples that occur more than once in an epoch.
     most_copies
-        Most copies of a sample in an epoch.
+        Maximum number of copies of a sample in an epoch.
     num_unvisited
         Stored samples that do not occur in an epoch.
     """
@@ -55,7 +55,7 @@ class Repeats:
 
     @staticmethod
     def of(num_samples: int, expected: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Repeats:
-        """Return the repeats for pairs of arrays: numbers of expected copies, and of samples that have each number."""
+        """Return the repeats for pairs of arrays: expected copies, and the number of samples with these copies."""
         repeated = unvisited = most = 0.0
         num_stored = 0
         for copies, sizes in expected:
@@ -65,7 +65,7 @@ class Repeats:
         return Repeats(num_samples, num_stored, repeated, math.ceil(most - 1e-9), unvisited)
 
     def __str__(self) -> str:
-        """Return one sentence."""
+        """Return the numbers as a sentence."""
         repeats, misses = self.num_repeated > _NONE, self.num_unvisited > _NONE
         sentence = f"{counted(self.num_samples, 'sample')} an epoch, of {self.num_stored:,}: "
         if not (repeats or misses):
@@ -81,7 +81,7 @@ class Repeats:
 
 
 class Sampling(Protocol):
-    """A rule that gives each stored sample a number of copies in an epoch."""
+    """A rule for the number of copies of each stored sample in an epoch."""
 
     @property
     def num_samples(self) -> int:
@@ -100,7 +100,7 @@ class Sampling(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ByWeight:
-    """Samples in proportion to their weights; 4 bytes each.
+    """Samples in proportion to their weights; 4 bytes per sample.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class ByWeight:
         return int(self.weights.sum(dtype=np.uint64))
 
     def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
-        """Return the copies of each sample in an epoch; 30 ns each."""
+        """Return the copies of each sample in an epoch; 30 ns per sample."""
         return weighted_counts(self.weights, self.weight_sum, self.num_samples, seed=seed, epoch=epoch)
 
     @cached_property
@@ -137,18 +137,18 @@ class ByWeight:
         return Repeats.of(self.num_samples, ((part * scale, np.ones(len(part))) for part in parts))
 
     def without_repeats(self) -> ByWeight:
-        """Return the rule with the largest weights lowered until no sample is expected more than once.
+        """Return the rule with the largest weights capped, so that no sample has more than one expected copy.
 
         Samples at the limit are drawn once in every epoch. Other samples are drawn more often than before, in
         proportion to their weights.
 
-        Raises `UsageError` if an epoch has more samples than stored samples have a weight above 0.
+        Raises `UsageError` if an epoch has more samples than the dataset has samples with a weight above 0.
         """
         num_possible, weights = int(np.count_nonzero(self.weights)), self.weights
         if num_possible < self.num_samples:
             msg = f"an epoch of {self.num_samples} samples must repeat some: {num_possible} have a weight above 0"
             raise UsageError(msg, hint=f"num_samples={num_possible} at most, or replacement=True")
-        low, high = 1, int(weights.max()) + 1  # bisection: a limit that is low enough, and one that is not
+        low, high = 1, int(weights.max()) + 1  # bisection: a limit that is low enough, and a limit that is too high
         while high - low > 1:
             middle = (low + high) // 2
             lowered_sum = sum(
@@ -165,18 +165,18 @@ class ByWeight:
 
 @dataclass(frozen=True, eq=False)
 class ByClass:
-    """Equally many samples of each class, or up to a limit of each; within a class all samples in turn.
+    """Equally many samples of each class, or up to a limit per class; within a class, all samples in turn.
 
     Parameters
     ----------
     classes
         The class of each sample, from 0, as a small unsigned type; shape (num_stored,).
     sizes
-        Number of stored samples of each class, none 0; shape (num_classes,).
+        Number of stored samples of each class, above 0; shape (num_classes,).
     num_samples
         Samples in an epoch.
     limit
-        Most samples of a class in an epoch; None if all classes have equally many.
+        Maximum number of samples of a class in an epoch; None for equally many samples of all classes.
     """
 
     classes: NDArray[Any]
@@ -186,17 +186,17 @@ class ByClass:
 
     @staticmethod
     def limited(classes: NDArray[Any], sizes: NDArray[np.int64], limit: int) -> ByClass:
-        """Return the rule for at most ``limit`` samples of each class in an epoch, and none twice."""
+        """Return the rule for at most ``limit`` samples of each class in an epoch, without repeats."""
         return ByClass(classes, sizes, int(np.minimum(sizes, limit).sum()), limit)
 
     def __post_init__(self) -> None:
         _check_num_samples(self.num_samples, len(self.classes))
         if int(self.sizes.max(initial=0)) > _MOST_OF_CLASS:
-            msg = f"a class of {int(self.sizes.max())} samples; sampling by classes takes up to {_MOST_OF_CLASS} of one"
-            raise UsageError(msg, hint="weights have no such limit")
+            msg = f"a class has {int(self.sizes.max())} samples; the limit of a class is {_MOST_OF_CLASS}"
+            raise UsageError(msg, hint="sampling by weights has no such limit")
 
     def totals(self, *, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples that an epoch takes of each class, and earlier samples modulo the size of the class."""
+        """Return the samples of each class in an epoch, and in earlier epochs modulo the size of the class."""
         sizes, num_classes = self.sizes.tolist(), len(self.sizes)
         if self.limit is not None:
             totals = np.minimum(self.sizes, self.limit)
@@ -211,7 +211,7 @@ class ByClass:
         return totals, np.array(taken, dtype=np.int64)
 
     def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
-        """Return the copies of each sample in an epoch; 60 ns each."""
+        """Return the copies of each sample in an epoch; 60 ns per sample."""
         totals, taken = self.totals(seed=seed, epoch=epoch)
         return class_counts(self.classes, self.sizes, totals, taken, seed=seed)
 
@@ -222,18 +222,18 @@ class ByClass:
         return Repeats.of(self.num_samples, [(totals / self.sizes, self.sizes)])
 
     def digest(self) -> str:
-        """Return a short hash of the classes and of the samples that an epoch takes of them."""
+        """Return a short hash of the classes, the size of an epoch and the limit."""
         limit = -1 if self.limit is None else self.limit
         return _digest("classes", self.num_samples, limit, self.classes.astype("<u4"))
 
 
 def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return integers in proportion to weights, equal on every machine; 4 bytes a sample.
+    """Return integers in proportion to weights, equal on every machine; 4 bytes per sample.
 
-    Integers that fit are used as they are. Other weights are rounded to 2**-32 of the largest, or more coarsely from
+    Integers that fit stay unchanged. Other weights are rounded to 2**-32 of the largest weight, or more coarsely from
     2**29 weights on; a weight above 0 stays above 0.
 
-    Raises `UsageError` if a weight is negative, infinite or no number, or none is above 0.
+    Raises `UsageError` if a weight is negative, infinite or no number, or if all weights are 0.
     """
     bits = min(_WEIGHT_BITS, _SUM_BITS - len(weights).bit_length())
     if weights.dtype.kind not in "biuf":
@@ -245,7 +245,7 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
         raise UsageError(msg)
     if not largest:
         msg = f"all {len(weights)} weights are 0"
-        raise UsageError(msg, hint="a sample with weight 0 never comes; at least one must be above 0")
+        raise UsageError(msg, hint="samples with weight 0 never appear; at least one weight must be above 0")
     if weights.dtype.kind != "f" and int(largest) < 1 << bits:
         return weights.astype(np.uint32)
     rounded = np.empty(len(weights), dtype=np.uint32)

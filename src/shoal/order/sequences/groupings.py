@@ -1,8 +1,8 @@
 """Groupings of documents: packed into sequences of a fixed length, or batched with documents of similar length.
 
-For batches, the documents of a block are sorted by length, from the longest down, and cut: each batch has as many as
-its longest document allows. Borders of buckets round lengths up, so that batches have few shapes; documents that do not
-fill a batch of one bucket go to the next shorter one. So all batches but the last of a block are full.
+For batches, the documents of a block are sorted by length, from the longest down, and cut: the longest document of a
+batch determines the number of documents. Buckets round lengths up, so that batches have few shapes; documents that do
+not fill a batch go to the next shorter bucket. So all batches of a block are full, except the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRATEGIES = {"concat": concatenated, "first_fit": first_fit, "best_fit": best_f
 """Functions that pack the documents of a block, by name."""
 
 TOO_LONG = ("cut", "drop", "refuse")
-"""Treatments of a document of more tokens than a sequence has."""
+"""Treatments of a document with more tokens than a sequence."""
 
 
 _MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
@@ -45,7 +45,7 @@ class Grouping(Protocol):
 
     @property
     def longest(self) -> int | None:
-        """Most tokens of a document; None if there is no limit."""
+        """Maximum number of tokens of a document; None without a limit."""
 
     @property
     def too_long(self) -> str:
@@ -84,7 +84,7 @@ class Packing:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a document in a sequence."""
+        """Maximum number of tokens of a document in a sequence."""
         return self.length
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
@@ -106,11 +106,11 @@ class LengthBatches:
     Attributes
     ----------
     buckets
-        Lengths to which documents are padded, ascending; without them, the length of the longest in a batch.
+        Ascending lengths to pad to; without buckets, the length of the longest document in a batch.
     too_long
         Treatment of documents of more than `longest` tokens; "refuse" is checked before.
     alike
-        Batches in a row that hold documents of neighbouring lengths.
+        Number of consecutive batches of neighbouring lengths.
     block
         Positions of documents that are sorted together, separately for each canonical node.
     """
@@ -137,7 +137,7 @@ class LengthBatches:
             object.__setattr__(self, name, number)
         buckets = tuple(as_whole("buckets", border) for border in self.buckets)
         if list(buckets) != sorted(set(buckets)) or (buckets and buckets[0] < 1):
-            msg = f"batch_by_length(buckets={list(buckets)}) takes lengths from 1 up, each larger than the one before"
+            msg = f"batch_by_length(buckets={list(buckets)}) takes lengths of at least 1, in ascending order"
             raise UsageError(msg)
         if buckets and self.max_tokens is not None and buckets[-1] > self.max_tokens:
             msg = f"a batch of max_tokens={self.max_tokens} has no room for a document of the bucket {buckets[-1]}"
@@ -147,7 +147,7 @@ class LengthBatches:
 
     @property
     def longest(self) -> int | None:
-        """Most tokens of a document in a batch; None if there is no limit."""
+        """Maximum number of tokens of a document in a batch; None without a limit."""
         return self.buckets[-1] if self.buckets else self.max_tokens
 
     def padded(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -162,7 +162,7 @@ class LengthBatches:
         return borders[np.searchsorted(borders, lengths)]
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
-        """Cut documents of these lengths into batches, without empty documents. 0.1 us a document.
+        """Cut documents of these lengths into batches, without empty documents; 0.1 us per document.
 
         >>> cut = LengthBatches(max_tokens=12).packed(np.array([3, 9, 4, 5, 2]))
         >>> [cut.document[start:stop].tolist() for start, stop in zip(cut.first_piece, cut.first_piece[1:])]
@@ -182,7 +182,7 @@ class LengthBatches:
         return PackedBlock(0, first, document[by_width], start[by_width], stop[by_width])
 
     def _cuts(self, widths: list[int]) -> NDArray[np.int64]:
-        """Return the first document of each batch, and their number; ``widths`` descend."""
+        """Return the first document of each batch, then the number of documents; ``widths`` descend."""
         cuts, at, number = [0], 0, len(widths)
         while at < number:
             room = number if self.max_tokens is None else self.max_tokens // widths[at]

@@ -1,9 +1,9 @@
 """The order of an epoch of sequences: documents of fixed blocks of positions, packed block by block.
 
-A position of this order is a sequence. Documents keep the order that they have without packing. A *block* is a fixed
-range of their positions, and the documents of each canonical node in it are packed separately: so a chunk stays with
-one rank, as it does without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the
-sequences of a node come in random order, and the nodes take turns. A block ends where documents change (`Changing`).
+A position of this order is a sequence. Documents are in the same order as without packing. A *block* is a fixed range
+of document positions, and the documents of each canonical node in a block are packed separately: so a chunk stays with
+one rank, as without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the sequences
+of a node come in random order, and the nodes take turns. A block ends at a change of documents (`Changing`).
 
 A padded batch of documents of similar length is a sequence, too (`LengthBatches`). Such batches come in runs, at
 multiples of ``alike`` positions: nodes take turns from the longest batches to the shortest, this list is cut into runs,
@@ -31,14 +31,14 @@ from shoal.order.sequences.packing_strategies import PackedBlock
 _KEPT_BLOCKS = 4
 _TIME_BITS = 40
 MAX_SEQUENCES = 1 << 62
-"""More sequences than an epoch has."""
+"""A number of sequences larger than any epoch."""
 
 
 class Pieces(NamedTuple):
     """The pieces of documents in some sequences; sequence ``i`` has the pieces ``[first[i], first[i + 1])``.
 
-    Piece ``j`` holds tokens ``[starts[j], stops[j])`` of document ``ids[j]``, which has a position and a chunk in the
-    order of documents; all but ``first`` have shape (num_pieces,).
+    Piece ``j`` holds tokens ``[starts[j], stops[j])`` of document ``ids[j]``; positions and chunks belong to the
+    document in the order of documents. All arrays but ``first`` have shape (num_pieces,).
     """
 
     first: NDArray[np.int64]
@@ -73,7 +73,7 @@ _NO_RESTS = Rests(*[np.zeros(0, dtype=np.int64)] * 5)
 
 
 class OpenBlock(NamedTuple):
-    """A block that ends after its first sequences: its documents ``[start, start + len(is_used))``.
+    """A block cut after some sequences: its documents are ``[start, start + len(is_used))``.
 
     ``is_used`` marks the documents with tokens in these sequences, and empty documents.
     """
@@ -91,7 +91,7 @@ class OpenBlock(NamedTuple):
 class _Stretch(NamedTuple):
     """The documents of a block: positions ``[start, stop)``, after rests of earlier documents.
 
-    Only the first ``limit`` sequences come; None for all.
+    Only the first ``limit`` sequences are used; None for all.
     """
 
     documents: BoundOrder
@@ -104,7 +104,7 @@ class _Stretch(NamedTuple):
 class _Block(NamedTuple):
     """The sequences of a block, in their order: the node, weight and pieces of each.
 
-    ``rows`` gives the document of each piece: a number in the block, or after them the number of a rest.
+    ``rows`` has the document of each piece: a number in the block, or the number of a rest after the block's numbers.
     """
 
     nodes: NDArray[np.int64]
@@ -135,16 +135,16 @@ class PackedOrder:
         self._lengths, self._seed, self._epoch = lengths, seed, epoch
         self._blocks: dict[int, _Block] = {}
         self._stretches = _stretches(documents, 0, packing.block)
-        self._borders = [0]  # the first sequence of each block that was packed once, and the end of the last
+        self._borders = [0]  # the first sequence of each packed block, and the end of the last block
 
     @cached_property
     def _first(self) -> NDArray[np.int64]:
-        """First sequence of each block, and their number; shape (num_blocks + 1,)."""
+        """First sequence of each block, then the number of sequences; shape (num_blocks + 1,)."""
         self.has(MAX_SEQUENCES)
         return np.array(self._borders, dtype=np.int64)
 
     def has(self, number: int) -> bool:
-        """Return True if the epoch has a sequence with this number; packs the blocks up to it."""
+        """Return True if the epoch has a sequence with this number; packs all blocks up to this sequence."""
         borders = self._borders
         while borders[-1] <= number and len(borders) <= len(self._stretches):
             borders.append(borders[-1] + len(self._block(len(borders) - 1).nodes))
@@ -153,7 +153,7 @@ class PackedOrder:
     def opened(self, number: int) -> OpenBlock:
         """Return the block of a sequence of the epoch, and the rests of its documents before the sequence."""
         if not self.has(number):
-            raise UsageError(f"sequence {number} is none of the epoch's {self.num_samples}")
+            raise UsageError(f"sequence {number} does not exist; the epoch has {self.num_samples} sequences")
         block = bisect_right(self._borders, number) - 1
         stretch, limit = self._stretches[block], number - self._borders[block]
         num_documents = stretch.stop - stretch.start
@@ -268,7 +268,7 @@ class PackedOrder:
         return Pieces(np.cumsum(np.concatenate(counts)), *columns).chosen(rows)
 
     def sequences_with(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of the sequences with a piece of a document at any of these positions, ascending."""
+        """Return the ascending numbers of the sequences with a piece of a document at one of these positions."""
         sequences = [np.zeros(0, np.int64)]
         starts = np.array([stretch.start for stretch in self._stretches], dtype=np.int64)
         numbers = {*(np.searchsorted(starts, positions, side="right") - 1).tolist()}
@@ -301,7 +301,7 @@ class PackedOrder:
         return block
 
     def _packed(self, number: int) -> _Block:
-        """Pack a block; 0.3 to 1 us a document."""
+        """Pack a block; 0.3 to 1 us per document."""
         documents, start, stop, rests, limit = self._stretches[number]
         ids, chunks = documents.locate(start, stop)
         lengths = self._lengths[ids].astype(np.int64, copy=False)
@@ -338,7 +338,7 @@ class PackedOrder:
         return _Block(nodes[:limit], np.diff(squares[chosen.first]), chosen, of_rows)
 
     def _in_runs(self, number: int, num_sequences: int) -> NDArray[np.int64]:
-        """Return the sorted sequences of a block in runs, which end at multiples of ``alike`` positions."""
+        """Return the sorted sequences of a block in runs; runs end at multiples of ``alike`` positions."""
         runs = (self._borders[number] + np.arange(num_sequences)) // self.packing.alike
         runs -= runs[0]
         num_runs = int(runs[-1]) + 1
@@ -359,7 +359,7 @@ def _stretches(documents: BoundOrder, start: int, block: int, rests: Rests = _NO
 
 
 def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the node and the number of each sequence, in an order in which nodes take turns evenly."""
+    """Return the node and the number of each sequence, with nodes taking turns evenly."""
     nodes = np.repeat(np.arange(len(counts)), counts)
     within = np.concatenate([np.zeros(0, np.int64), *(np.arange(count) for count in counts)])
     times = ((2 * within + 1) << _TIME_BITS) // (2 * np.array(counts, dtype=np.int64)[nodes])

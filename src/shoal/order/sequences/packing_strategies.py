@@ -1,10 +1,10 @@
 """Strategies that pack the documents of a block into sequences: concatenation, first fit and best fit.
 
-Best-fit decreasing takes the documents from the longest to the shortest and puts each into the sequence with the least
-room that still holds it. It does not distinguish documents of equal length, nor sequences that hold documents of the
-same lengths. So it is run on counts: how many documents have a length, how many sequences have a *pattern* of lengths.
-One step moves as many sequences of a pattern as there are documents for them. Its time depends on the number of
-different lengths and patterns, not on the number of documents.
+Best-fit decreasing takes the documents from the longest to the shortest, and puts each document into the sequence with
+the least sufficient room. Documents of equal length are interchangeable, and so are sequences with documents of the
+same lengths. So the algorithm runs on counts: the number of documents of a length, the number of sequences with a
+*pattern* of lengths. One step moves as many sequences of a pattern as there are documents for them. The time depends on
+the number of different lengths and patterns, not on the number of documents.
 
 References
 ----------
@@ -55,14 +55,14 @@ class PackedBlock:
 
     @property
     def fill(self) -> float:
-        """Share of tokens that are not padding, over all sequences; 1.0 without sequences."""
+        """Share of tokens in all sequences that are not padding; 1.0 without sequences."""
         return self.num_tokens / (self.length * self.num_sequences) if self.num_sequences else 1.0
 
 
 def with_full_sequences(
     lengths: NDArray[np.int64], length: int, document: NDArray[np.int64], sequence: NDArray[np.int64]
 ) -> PackedBlock:
-    """Return the sequences that long documents fill alone, then the sequences that hold the rests of all documents.
+    """Return the sequences filled by a single long document, then the sequences with the rests of all documents.
 
     ``document`` and ``sequence``, both of shape (num_rests,), give the sequence of the rest of each document: its last
     ``lengths % length`` tokens. Sequences are numbered from 0; rests in a sequence have the order of ``document``.
@@ -86,7 +86,7 @@ def with_full_sequences(
 def concatenated(lengths: NDArray[np.int64], length: int) -> PackedBlock:
     """Pack documents in their order, without gaps; only the last sequence may be padded.
 
-    A document that does not fit into the rest of a sequence continues in the next one. 30 ns a document.
+    A document that does not fit into the rest of a sequence continues in the next sequence. 30 ns per document.
 
     Parameters
     ----------
@@ -115,10 +115,10 @@ def concatenated(lengths: NDArray[np.int64], length: int) -> PackedBlock:
 
 
 def first_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
-    """Pack whole documents in their order, each into the first sequence with room for it; 2 us a document.
+    """Pack whole documents in their order, each into the first sequence with enough room; 2 us per document.
 
-    Only documents of more than ``length`` tokens are cut, as by `best_fit`. A tree over the sequences holds the most
-    room below each node, so that a document takes time by the logarithm of their number.
+    Only documents of more than ``length`` tokens are cut, as by `best_fit`. A tree over the sequences stores the most
+    room below each node, so placing a document takes O(log num_sequences).
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ def first_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
 def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
     """Pack whole documents by best-fit decreasing; only documents of more than ``length`` tokens are cut.
 
-    A longer document fills sequences of its own, and its rest is packed with others. Documents of equal length are
-    taken in their order, so the result is a function of the arguments alone. 0.1 to 1 us a document.
+    A longer document fills whole sequences, and its rest is packed with other documents. Documents of equal length
+    are taken in their order, so the result is a function of the arguments alone. 0.1 to 1 us per document.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
     sequence = np.repeat(np.arange(len(of_sequence)), counts)
     within = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
     piece_lengths = pattern_lengths[np.repeat(first[:-1][of_sequence], counts) + within]
-    # Pieces have the lengths of the documents, in another order: the n-th piece of a length is its n-th document.
+    # Pieces have the lengths of the documents, in another order: the n-th piece of a length is the n-th such document.
     document = np.empty(len(sequence), dtype=np.int64)
     with_rest = np.flatnonzero(rest)
     document[np.argsort(piece_lengths, kind="stable")] = with_rest[np.argsort(rest[with_rest], kind="stable")]
@@ -189,23 +189,23 @@ def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
 
 
 def _descending(rest: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the lengths above 0 with their numbers of documents, from the longest down."""
+    """Return the lengths above 0 with the number of documents of each length, from the longest down."""
     counts = np.bincount(rest, minlength=1)
     values = np.flatnonzero(counts[1:])[::-1] + 1
     return list(zip(values.tolist(), counts[values].tolist(), strict=True))
 
 
 class _Patterns:
-    """Sequences by the lengths that they hold; a pattern is a link: the pattern before, a length, and its repeats."""
+    """Sequences by pattern of lengths; a pattern extends another pattern by a length and its repeats."""
 
     def __init__(self, length: int) -> None:
         self._length = length
         self._links: list[tuple[int, int, int]] = []  # pattern before (-1 for none), length, times
         self._open: dict[int, deque[tuple[int, int]]] = {}  # by room: sequences and their pattern, oldest first
-        self._rooms = 0  # bit r is set if a sequence has room for r more
+        self._rooms = 0  # bit r is set if a sequence has room for r more tokens
 
     def put(self, value: int, count: int) -> None:
-        """Put ``count`` documents of a length into sequences, each into the one with the least room that holds it."""
+        """Put ``count`` documents of a length into sequences, each into the sequence with the least sufficient room."""
         while count:
             fitting = self._rooms >> value
             if not fitting:
@@ -225,8 +225,8 @@ class _Patterns:
     def _extend(self, pattern: int, room: int, value: int, count: int, *, most: int) -> tuple[int, int]:
         """Put documents into up to ``most`` sequences of a pattern; return the numbers of documents and sequences used.
 
-        Best fit fills one sequence before the next: after each document, that sequence has the least room of all that
-        fit.
+        Best fit fills a sequence before the next sequence: after each document, this sequence has the least sufficient
+        room.
         """
         fitting = room // value
         whole = min(most, count // fitting)

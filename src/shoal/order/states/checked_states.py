@@ -1,4 +1,4 @@
-"""The check of a loaded value: a state of the expected kind, of another kind, or a checkpoint with a state inside."""
+"""The check of a loaded value: the expected kind of state, another kind, or a checkpoint with a state inside."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from shoal.figures import shown
 from shoal.order.states.forms import Form, MisfitError
 from shoal.order.states.state_fields import KINDS, Kind
 
-_MOST_PARTS = 10_000  # of a checkpoint that are searched
+_MOST_PARTS = 10_000  # searched parts of a checkpoint
 _FEW = 8
-_ALIKE = 0.5  # share of a kind's fields above which a dict is meant to be of that kind
+_ALIKE = 0.5  # a dict with a larger share of a kind's fields counts as an attempt at this kind
 _NAMES_OF_DATA = ("data", "load", "sampl", "stream", "shoal", "train")
 
 
@@ -24,8 +24,8 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
     ``form`` replaces the form of the kind's fields.
     """
     if not isinstance(given, Mapping):
-        msg = f"a {kind.what} is the dict that {kind.call} gave; got {type(given).__name__}"
-        raise StateError(msg, hint="json.load() the file first, if it is one")
+        msg = f"a {kind.what} is the dict that {kind.call} returned; got {type(given).__name__}"
+        raise StateError(msg, hint="for a file, call json.load() first")
     other = max(KINDS, key=lambda candidate: (_likeness(candidate, given), candidate is kind))
     if other is not kind and _likeness(other, given) > max(_ALIKE, _likeness(kind, given)):
         raise StateError(f"this is not a {kind.title}, but a {other.title}", hint=other.taken_by)
@@ -34,7 +34,7 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
     _check_version(kind, given)
     if missing := [name for name in kind.fields.required if name not in given]:
         msg = f"not a {kind.title}: missing {missing}"
-        raise StateError(msg, hint=f"it has the fields {', '.join(kind.fields.required)}")
+        raise StateError(msg, hint=f"the required fields are {', '.join(kind.fields.required)}")
     try:
         fields = (form or kind.fields).made(given)
     except MisfitError as misfit:
@@ -47,7 +47,7 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
 
 def changed_hint(kind: Kind) -> str:
     """Return the hint for a state that was changed after it was made."""
-    return f"the {kind.what} was changed after it was made: use it as {kind.call} returned it"
+    return f"the {kind.what} was changed after it was made: use the unchanged result of {kind.call}"
 
 
 def _likeness(kind: Kind, given: Mapping[Any, Any]) -> float:
@@ -70,11 +70,11 @@ def _check_version(kind: Kind, given: Mapping[Any, Any], *, only_newer: bool = F
 
 
 def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:
-    """Raise `StateError` for a dict with other fields, which may be a checkpoint with a state inside."""
+    """Raise `StateError` for a dict with other fields, such as a checkpoint with a state inside."""
     names = ", ".join([shown(name) for name in given][:_FEW]) or "nothing"
     for place, inner in _states_inside(given):
-        msg = f"this is a whole checkpoint, which holds {names}; {place} is a {inner.title}"
-        raise StateError(msg, hint=f"give it alone: checkpoint{place}" if inner is kind else inner.taken_by)
+        msg = f"this is a whole checkpoint with {names}; {place} is a {inner.title}"
+        raise StateError(msg, hint=f"pass checkpoint{place}" if inner is kind else inner.taken_by)
     _check_version(kind, given, only_newer=True)
     likely = [name for name, value in given.items() if isinstance(name, str) and isinstance(value, Mapping | list)]
     likely = [name for name in likely if any(word in name.lower() for word in _NAMES_OF_DATA)]

@@ -1,4 +1,4 @@
-"""Progress of ranks through an epoch in which each rank fills its own batches, and the positions that all have left.
+"""Progress of ranks through an epoch if each rank fills its own batches, and the remaining positions.
 
 With ``filter(refill=True)`` each rank takes as many samples of its share as its batches need. So ranks advance at
 different rates, and no single position records the progress. A *deal* does: it has the first position of the global
@@ -27,24 +27,24 @@ from shoal.order.protocol import BoundOrder
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Global batches of an epoch from a position on, dealt to ranks, and the samples that each rank has taken.
+    """Global batches of an epoch from a position on, dealt to ranks, and the samples taken by each rank.
 
     Parameters
     ----------
     epoch, position
         Start of the global batches.
     global_batch, world_size
-        Their size, and the number of ranks.
+        Size of the global batches, and the number of ranks.
     taken
-        Samples that each rank has taken, dropped samples included; None for its whole share.
+        Samples taken by each rank, dropped samples included; None for the whole share of a rank.
     gaps
         Ranges of positions that `Dataset.without` left out of the epoch.
     rank
-        The only rank in ``taken``; None if it holds all ranks.
+        The only rank in ``taken``; None if ``taken`` has all ranks.
     packing
         Arguments for packing the documents of a rank's share, as JSON types; None if ranks do not pack.
     sequences
-        Sequences that each rank has taken of the documents after ``taken``; () if ranks do not pack.
+        Sequences of the documents after ``taken``, taken by each rank; () if ranks do not pack.
     """
 
     epoch: int
@@ -58,12 +58,12 @@ class Deal:
     sequences: tuple[int, ...] = ()
 
     def sequences_of(self, rank: int) -> int:
-        """Return the sequences that a rank has taken of its open group of documents."""
+        """Return the number of sequences taken from the open group of a rank."""
         return self.sequences[rank] if self.sequences else 0
 
     @property
     def num_open_groups(self) -> int:
-        """Number of ranks that have an open group of documents."""
+        """Number of ranks with an open group of documents."""
         return sum(number > 0 for number in self.sequences)
 
     @property
@@ -73,11 +73,11 @@ class Deal:
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """Fields that are equal for the ranks of one run."""
+        """Fields with equal values on all ranks of a run."""
         return self.epoch, self.position, self.global_batch, self.world_size, self.gaps, self.packing
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON types: the least number that a rank has taken, and how much further each rank is."""
+        """Return JSON types: the fewest taken samples of any rank, and the surplus of each rank."""
         names = ("epoch", "position", "global_batch", "world_size")
         fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         fields |= {"without": [list(gap) for gap in self.gaps]} if self.gaps else {}
@@ -97,7 +97,7 @@ class Deal:
         taken = tuple(None if count is None else least + count for count in fields.get("ahead", (0,)))
         num_ranks = world_size if rank is None else 1
         if len(taken) != num_ranks or len(sequences) != (0 if packing is None else num_ranks):
-            msg = f"{len(taken)} numbers of samples and {len(sequences)} of sequences for {num_ranks} of its ranks"
+            msg = f"{len(taken)} numbers of samples and {len(sequences)} numbers of sequences for {num_ranks} ranks"
             raise ValueError(msg)
         gaps = tuple((start, stop) for start, stop in fields.get("without", ()))
         terms = (fields["epoch"], fields["position"], fields["global_batch"], world_size, taken)
@@ -107,8 +107,8 @@ class Deal:
 class Start(NamedTuple):
     """Start of a rank in an epoch.
 
-    ``number`` is the start of the deal, counted among the positions left. ``taken`` samples of its share and
-    ``sequences`` of the documents after them are already used.
+    ``number`` is the start of the deal, counted in remaining positions. ``taken`` samples of the rank's share, and
+    ``sequences`` sequences of the next documents, are already used.
     """
 
     number: int = 0
@@ -122,7 +122,7 @@ class Start(NamedTuple):
 
 
 class RankPlace(NamedTuple):
-    """The starts of one rank by epoch: of its own epoch, and of later epochs that it has begun."""
+    """The starts of a rank by epoch: of its current epoch, and of later epochs with taken samples."""
 
     partition: Partition
     rank: int
@@ -140,9 +140,9 @@ class Settled(NamedTuple):
 
 
 def settled(deals: Iterable[Deal], untouched: BoundOrder) -> list[Settled]:
-    """Return the positions taken by each deal of an epoch, one on top of the other; ``untouched`` is its order.
+    """Return the positions taken by each stacked deal of an epoch; ``untouched`` is the order of the epoch.
 
-    O(positions between the slowest rank and the fastest), for each deal.
+    O(positions between the slowest rank and the fastest rank), for each deal.
     """
     results: list[Settled] = []
     num_samples = untouched.num_samples
@@ -167,11 +167,11 @@ def taken_by(deals: Sequence[Settled]) -> NDArray[np.int64]:
 
 
 def needed_deals(deals: Sequence[Settled]) -> tuple[tuple[Deal, ...], int]:
-    """Return the deals that a state still needs, and the position before which nothing is left."""
+    """Return the deals that a state still needs, and the end of the completely taken positions."""
     done = first = deals[-1].deal.position
     kept: list[Deal] = []
     for deal, positions in reversed(deals):
-        # Later global batches are cut from the rest of this deal, from their first position on if it has taken any.
+        # Later deals are cut from the rest of this deal, so this deal is needed if it has taken any later position.
         if len(positions) and positions[-1] >= first:
             kept.insert(0, deal)
             first = min(first, deal.position)

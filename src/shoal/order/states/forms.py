@@ -1,7 +1,7 @@
-"""Forms of JSON values, which check, describe and fuzz states.
+"""Forms of JSON values, for checking, describing and fuzzing states.
 
-A form accepts a value and returns it as plain JSON types, or raises `MisfitError` with the place of the first part that
-does not fit. Integers of other libraries are accepted as integers, and tuples as lists.
+A form accepts a value and returns the value as plain JSON types, or raises `MisfitError` with the place of the first
+misfit. Integers of other libraries are accepted as integers, and tuples as lists.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shoal.figures import shown
 from shoal.order.seeds import MAX_SEED
 
 MAX_POSITION = 2**63 - 1
-"""Largest position, and largest number of anything in an order."""
+"""Largest position, and largest number in the parameters of an order."""
 
 
 class MisfitError(Exception):
-    """A value does not have its form; ``place`` leads to the part that does not fit."""
+    """A value does not have its form; ``place`` is the path to the misfit."""
 
     def __init__(self, text: str, place: str = "") -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that matches a pattern, which ``words`` describe; any text without a pattern."""
+    """A text that matches a pattern (``words`` describe the pattern); any text without a pattern."""
 
     pattern: str = ""
     words: str = "a text"
@@ -84,7 +84,7 @@ class OneOf:
 
     @property
     def words(self) -> str:
-        """The values as JSON has them."""
+        """The values in JSON."""
         return " or ".join("null" if choice is None else repr(choice).lower() for choice in self.values)
 
     def made(self, value: Any) -> Any:
@@ -97,7 +97,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Any JSON value without NaN; an integer outside of lists and dicts is at most ``most`` from 0."""
+    """Any JSON value without NaN; ``most`` limits the absolute value of an integer outside of lists and dicts."""
 
     most: int = MAX_SEED
 
@@ -157,7 +157,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ByName:
-    """A dict whose names have the form ``name``, and whose values have another form."""
+    """A dict with a form for its names and a form for its values."""
 
     form: Form
     name: Form = field(default_factory=Text)
@@ -194,7 +194,7 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """The first of several forms that fits; if none does, the error names the deepest misfit."""
+    """The first fitting form of several; without a fitting form, the error names the deepest misfit."""
 
     forms: tuple[Form, ...]
 
@@ -226,7 +226,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A dict with these fields; ``others`` is the form of further fields, and None drops them."""
+    """A dict with these fields; ``others`` is the form of other fields, and None drops other fields."""
 
     fields: Mapping[str, Field]
     others: Form | None = field(default_factory=Plain)
@@ -257,9 +257,9 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A dict whose form depends on one of its fields; other values of the field have the form ``usual``.
+    """A dict with a form that depends on one field; for unknown values of the field, the form is ``usual``.
 
-    ``forms`` is a function, since an order may hold sources, which hold orders.
+    ``forms`` is a function, because orders may hold sources, and sources hold orders.
     """
 
     field: str

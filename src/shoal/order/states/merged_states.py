@@ -1,4 +1,4 @@
-"""Merging the states of all ranks into one, if each rank has its own."""
+"""Merging the states of all ranks into one state, if each rank has its own state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     StateError
         The state of a rank is missing, or the states belong to several runs.
     UsageError
-        There are no states, or they belong to a live stream.
+        There are no states, or the states belong to a live stream.
 
     Examples
     --------
@@ -58,8 +58,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     listed: list[Any] = list(states)
     if any(isinstance(state, Mapping) and "live" in state for state in listed):
-        msg = "these are states of a live stream, which are not merged"
-        raise UsageError(msg, hint="give LiveDataset.load_state_dict() the list of them")
+        msg = "these are states of a live stream, and such states cannot be merged"
+        raise UsageError(msg, hint="give LiveDataset.load_state_dict() the list of states")
     loaded = [State.from_dict(state) for state in listed]
     if not loaded:
         raise UsageError("there are no states to merge", hint="give the states of all ranks")
@@ -89,14 +89,14 @@ def _by_rank(states: list[State]) -> list[State]:
         world_sizes.add(own[0].world_size)
         if of_rank.setdefault(own[0].rank, state) != state:
             msg = f"there are two different states of rank {own[0].rank}"
-            raise StateError(msg, hint="give the states after one step, one for each rank")
+            raise StateError(msg, hint="give one state per rank, all after the same step")
     world_size = max(world_sizes)
     if len(world_sizes) > 1:
         msg = f"these states are of runs on {' and '.join(map(str, sorted(world_sizes)))} ranks"
         raise StateError(msg, hint="give the states of the ranks of one run")
     if missing := sorted({*range(world_size)} - {*of_rank}):
         msg = f"the states of {len(missing)} of {world_size} ranks are missing: {', '.join(map(str, missing[:8]))}"
-        raise StateError(msg, hint="gather the states of all ranks by torch.distributed.all_gather_object or a file")
+        raise StateError(msg, hint="gather the states of all ranks with torch.distributed.all_gather_object or files")
     return [of_rank[rank] for rank in range(world_size)]
 
 
@@ -107,13 +107,13 @@ def _merged(states: list[State]) -> State:
     for state in states:
         if [deal for deal in state.deals if deal.rank is None] != [deal for deal in deals if deal.epoch >= state.epoch]:
             msg = "these ranks resumed from different states"
-            raise StateError(msg, hint="load one merged state on all ranks, and give the states of that run")
+            raise StateError(msg, hint="load the same merged state on all ranks, and give the states of this run")
     epochs = {deal.epoch for state in states for deal in state.deals if deal.rank is not None}
     epochs |= {*range(slowest.epoch, max(epochs))}  # some ranks may have finished an epoch before others begin it
     before = {deal.epoch for deal in deals}
     for epoch in sorted(epoch for epoch in epochs if epoch >= slowest.epoch):
         merged = _of_all(states, epoch)
-        # A deal of an epoch with earlier deals is kept even if nothing is taken: it begins where they end.
+        # A deal after earlier deals is kept even if nothing is taken: it begins at the end of the earlier deals.
         if epoch in before or any(count != 0 for count in (*merged.taken, *merged.sequences)):
             deals.append(merged)
     by_epoch = sorted(deals, key=lambda deal: deal.epoch)  # stable: later deals of an epoch stay later
@@ -121,7 +121,7 @@ def _merged(states: list[State]) -> State:
 
 
 def _of_all(states: list[State], epoch: int) -> Deal:
-    """Return the samples of an epoch that all ranks have taken."""
+    """Return the deal with the samples of an epoch taken by all ranks."""
     taken: list[int | None] = []
     sequences: list[int] = []
     deals: list[Deal] = []
@@ -134,6 +134,6 @@ def _of_all(states: list[State], epoch: int) -> Deal:
         sequences += own[0].sequences if own else (0,)
     if any(deal.terms != deals[0].terms for deal in deals):
         msg = f"these states are from different runs: global batches of epoch {epoch} are dealt in several ways"
-        raise StateError(msg, hint="ranks of one run have the same batch size, and loaded the same state")
+        raise StateError(msg, hint="the ranks of a run have the same batch size, and load the same state")
     merged = replace(deals[0] if deals else whole, taken=tuple(taken), rank=None)
     return replace(merged, sequences=() if merged.packing is None else tuple(sequences))

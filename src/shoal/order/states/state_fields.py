@@ -1,6 +1,6 @@
 """The fields of every state and certificate of shoal, for checks, docs/states.md and fuzzing.
 
-Fields that a newer shoal may add to an order are accepted as any JSON value; comparing orders refuses them.
+Unknown fields of an order, from a newer shoal, may be any JSON value; the comparison of orders refuses unknown fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COUNT, _ORDINAL, _SEED, _EPOCH, _TEXT = Whole(), Whole(least=1), Whole(MAX_SEED
 _NONE = OneOf((None,))
 _COUNT_OR_NONE = Either((_COUNT, _NONE))
 _NUMBER = Plain(MAX_POSITION)
-_WEIGHTS = ByName(Whole(1 << 40))  # the largest sum of weights
+_WEIGHTS = ByName(Whole(1 << 40))  # the maximum sum of weights
 _TOKENIZERS = ByName(ListOf(_TEXT))
 _SEGMENTS = Text("[0-9]{1,18}-[0-9a-f]+", "a number of segments and their digest")
 _SEQUENCES = Whole(1 << 48)
@@ -44,17 +44,17 @@ class Kind:
     Parameters
     ----------
     what
-        Word for it in messages: "state".
+        Word for this kind in messages: "state".
     title
         Noun after "a": "state of a dataset".
     call
-        Call that returns it.
+        Call that returns a state of this kind.
     taken_by
-        Hint that names its takers.
+        Hint that names the calls that load this kind.
     fields
-        Its fields.
+        Fields of this kind.
     version
-        Field with its version, and the version of this shoal; None if it has none.
+        Field with the version, and the current version; None for a kind without a version.
     instead
         End of the hint for an old version: the replacement.
     """
@@ -83,15 +83,15 @@ PACKING = Fields(
     {
         "length": Field(_ORDINAL, "tokens of a sequence", is_optional=True),
         "strategy": Field(_TEXT, "strategy of `pack_sequences`", is_optional=True),
-        "size": Field(_COUNT_OR_NONE, "documents of a batch by length, at most", is_optional=True),
-        "max_tokens": Field(_COUNT_OR_NONE, "tokens of a batch by length, at most", is_optional=True),
-        "buckets": Field(ListOf(_ORDINAL), "lengths that documents are padded to", is_optional=True),
-        "alike": Field(_COUNT, "batches in a row with neighbouring lengths", is_optional=True),
-        "block": Field(_ORDINAL, "documents that are packed together"),
-        "too_long": Field(_TEXT, "treatment of documents that are too long"),
-        "separated": Field(OneOf((True,)), "documents have separators that are not counted", is_optional=True),
+        "size": Field(_COUNT_OR_NONE, "maximum number of documents in a batch by length", is_optional=True),
+        "max_tokens": Field(_COUNT_OR_NONE, "maximum number of tokens in a batch by length", is_optional=True),
+        "buckets": Field(ListOf(_ORDINAL), "lengths to pad documents to", is_optional=True),
+        "alike": Field(_COUNT, "consecutive batches with neighbouring lengths", is_optional=True),
+        "block": Field(_ORDINAL, "documents to pack together"),
+        "too_long": Field(_TEXT, "treatment of documents longer than the limit"),
+        "separated": Field(OneOf((True,)), "lengths do not count the separators of documents", is_optional=True),
         "lengths": Field(_TEXT, "digest of the lengths of all documents", is_optional=True),
-        "changes": Field(_SEQUENCE_CHANGES, "changes of weights at sequences; a digest of many", is_optional=True),
+        "changes": Field(_SEQUENCE_CHANGES, "changes of weights at sequences; a digest if many", is_optional=True),
     },
     others=_NUMBER,
     title="the packing",
@@ -106,7 +106,7 @@ WINDOW = Fields(
     {
         **_NAME,
         "chunks": Field(_COUNT, "chunks of the window", is_optional=True),
-        "num_canonical_nodes": Field(_COUNT, "parts of the dataset that mix separately", is_optional=True),
+        "num_canonical_nodes": Field(_COUNT, "parts of the dataset to mix separately", is_optional=True),
         "extents_per_chunk": Field(_COUNT, "extents of the index in a chunk", is_optional=True),
         **_CHOSEN,
         **_PACKED,
@@ -119,7 +119,7 @@ GROWING = Fields(
         **_NAME,
         "window": Field(_COUNT, "bytes of the window"),
         "chunk": Field(_COUNT_OR_NONE, "bytes of a chunk; null for a part of the window"),
-        "num_canonical_nodes": Field(_COUNT_OR_NONE, "parts that mix separately; null for the usual number"),
+        "num_canonical_nodes": Field(_COUNT_OR_NONE, "parts to mix separately; null for the default number"),
         **_POSITIONS,
     },
     others=_NUMBER,
@@ -145,11 +145,11 @@ CHANGES = Either((
 _MIXED = {
     **_NAME,
     "choice": Field(_TEXT, "how the source of each position is chosen"),
-    "run": Field(_ORDINAL, "positions in a row from one source"),
-    "chosen": Field(ByName(_NUMBER), "parameters of another library's choice", is_optional=True),
-    "ends": Field(Either((_ORDINAL, OneOf(("first", "all", "forever")))), "where an epoch ends, or its size"),
+    "run": Field(_ORDINAL, "consecutive positions from one source"),
+    "chosen": Field(ByName(_NUMBER), "parameters of the choice of another library", is_optional=True),
+    "ends": Field(Either((_ORDINAL, OneOf(("first", "all", "forever")))), "end of an epoch, or its size"),
     "counted": Field(OneOf((True,)), "weights are exact numbers of samples", is_optional=True),
-    "changes": Field(CHANGES, "changes of weights; digests of many"),
+    "changes": Field(CHANGES, "changes of weights; digests if many"),
 }
 
 
@@ -184,7 +184,7 @@ _DEALT = {
     "sequences": Field(ListOf(_SEQUENCES), "sequences taken from documents after `taken`", is_optional=True),
 }
 RANK_DEAL = Fields(
-    {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples it took of its share")},
+    {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples taken from the share of the rank")},
     title="progress of one rank",
 )
 DEAL = Fields(
@@ -205,12 +205,12 @@ STATE = Kind(
         {
             "version": Field(_COUNT, "version of states"),
             "epoch": Field(_EPOCH, "epoch of the next sample"),
-            "position": Field(_COUNT, "samples of the epoch, over all ranks, that were delivered"),
+            "position": Field(_COUNT, "samples of the epoch delivered over all ranks"),
             "seed": Field(_SEED, "seed of the order"),
             "order": Field(ORDER, "the order, and everything else that selects samples"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
             "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),
-            "tokenizers": Field(_TOKENIZERS, "digests by source; one dataset is ''", is_optional=True),
+            "tokenizers": Field(_TOKENIZERS, "digests by source; '' for a single dataset", is_optional=True),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
             "refill": Field(ListOf(Either((RANK_DEAL, DEAL))), "progress of ranks that fill batches", is_optional=True),
             "check": Field(_TEXT, "checksum of all fields"),
@@ -219,7 +219,7 @@ STATE = Kind(
         title="the state of a dataset",
     ),
     ("version", 3),
-    ": ds.state_at(position, epoch=...) with the numbers in it gives one of today",
+    ": ds.state_at(position, epoch=...) with the numbers in the state makes a new state",
 )
 
 _SAMPLE_SOURCE = Fields(
@@ -232,13 +232,13 @@ _SAMPLE_SOURCE = Fields(
 _FILE = Row({"modified": _COUNT, "name": _TEXT})
 _FILES = Fields(
     {
-        "files": Field(ByName(_TEXT), "fingerprints of the files that are read again"),
+        "files": Field(ByName(_TEXT), "fingerprints of the files to read again"),
         "order": Field(OneOf(("name", "mtime")), "order of the files"),
-        "at": Field(Either((_FILE, _NONE)), "the file that is read"),
-        "record": Field(Whole(least=-1), "the next record there; -1 at its end"),
+        "at": Field(Either((_FILE, _NONE)), "the current file"),
+        "record": Field(Whole(least=-1), "the next record of the file; -1 at the end"),
         "late": Field(
             Either((Row({"modified": _COUNT, "name": _TEXT, "record": _COUNT}), _NONE)),
-            "the late file that is read, and the next record there",
+            "the current late file, and its next record",
         ),
         "behind": Field(ListOf(_FILE), "late files to read"),
         "listed_ns": Field(_COUNT, "time of the last listing"),
@@ -259,12 +259,12 @@ def _live_fields(source: Fields, places: ListOf) -> Fields:
         "seed": Field(_SEED, "seed of the shuffle"),
         "buffer": Field(_BUFFER, "size of the shuffle buffer, in samples or in bytes"),
         "taken": Field(_COUNT, "samples taken from the source"),
-        "steps": Field(_COUNT, "samples that left the buffer"),
-        "hole": Field(_COUNT_OR_NONE, "the slot that the last of them left"),
-        "pending": Field(_COUNT, "samples of the batch under way"),
-        "again": Field(_COUNT, "samples of an earlier run that are due first"),
+        "steps": Field(_COUNT, "samples taken out of the buffer"),
+        "hole": Field(_COUNT_OR_NONE, "the slot of the last sample taken out of the buffer"),
+        "pending": Field(_COUNT, "samples of the unfinished batch"),
+        "again": Field(_COUNT, "samples of an earlier run to deliver first"),
         "source": Field(source, "position of the source"),
-        "places": Field(places, "places of all samples taken and not delivered"),
+        "places": Field(places, "places of all taken samples that are not delivered"),
         "contents": Field(_TEXT, "these samples, with `contents=True`", is_optional=True),
         "check": Field(_TEXT, "checksum of all fields"),
     }
@@ -286,9 +286,9 @@ LIVE = Kind(
 _DELIVERED = Fields(
     {
         "start": Field(_COUNT, "first position"),
-        "end": Field(_COUNT, "position after the last"),
+        "end": Field(_COUNT, "position after the last sample"),
         "num_samples": Field(_COUNT, "samples delivered"),
-        "sum": Field(Text("[0-9a-f]{16}", "16 hexadecimal digits"), "sum of their hashes"),
+        "sum": Field(Text("[0-9a-f]{16}", "16 hexadecimal digits"), "sum of the hashes of the samples"),
     },
     title="a part of an epoch",
 )
@@ -296,14 +296,14 @@ CERTIFICATE = Kind(
     "certificate",
     "certificate",
     "certificate()",
-    "ds.check_certificate() and shoal.merge_certificates() take it",
+    "ds.check_certificate() and shoal.merge_certificates() take a certificate",
     Fields(
         {
             "version": Field(_COUNT, "version of certificates"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
             "seed": Field(_SEED, "seed of the order"),
             "order": Field(ORDER, "the order, as in a state"),
-            "checksums": Field(_TEXT, "checksums that the sums hold: of records, of extents, mixed or none"),
+            "checksums": Field(_TEXT, "checksums in the sums: of records, of extents, mixed or none"),
             "epochs": Field(ByName(_DELIVERED, Digits(_EPOCH)), "samples delivered, by epoch"),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
         },
@@ -319,8 +319,8 @@ WORKER = Kind(
     "load it with shoal.torch.IterableDataset in the same worker and rank, of as many workers and ranks",
     Fields(
         {
-            "start": Field(STATE.fields, "state of the dataset where the epoch began"),
-            "step": Field(_COUNT, "items that the worker has made"),
+            "start": Field(STATE.fields, "state of the dataset at the start of the epoch"),
+            "step": Field(_COUNT, "items made by the worker"),
             "worker": Field(_COUNT, "the worker"),
             "num_workers": Field(_ORDINAL, "number of workers"),
             "rank": Field(_COUNT, "the rank"),
@@ -339,8 +339,8 @@ PART = Kind(
             "part": Field(_COUNT, "the part of the samples"),
             "num_parts": Field(_ORDINAL, "number of parts"),
             "epoch": Field(_EPOCH, "epoch"),
-            "start": Field(Either((STATE.fields, _NONE)), "state of the dataset where the epoch began"),
-            "taken": Field(_COUNT, "samples that the part has given"),
+            "start": Field(Either((STATE.fields, _NONE)), "state of the dataset at the start of the epoch"),
+            "taken": Field(_COUNT, "samples yielded by the part"),
         }
     ),
 )

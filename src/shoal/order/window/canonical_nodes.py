@@ -1,16 +1,16 @@
 """Canonical nodes: a fixed share of the chunks for each of C nodes, independent of the machines.
 
-All chunks are permuted once for all epochs (so that a machine's cache serves it in every epoch), their samples are laid
-out in one line, and the line is cut into C nodes whose sizes differ by at most one. The sample at global position ``p``
-is the sample at offset ``p // C`` of node ``p % C``.
+All chunks are permuted once for all epochs (so that the cache of a machine stays useful in every epoch), their samples
+are laid out in one line, and the line is cut into C nodes; sizes of nodes differ by at most one. The sample at global
+position ``p`` is the sample at offset ``p // C`` of node ``p % C``.
 
-A cut inside a chunk splits it into *parts*; every other chunk is one part. Parts are numbered along the line, so the
-parts of a node are consecutive.
+A cut inside a chunk splits the chunk into *parts*; an uncut chunk is one part. Parts are numbered along the line, so
+the parts of a node are consecutive.
 
-Memory holds only the chunk and samples of each part (5 bytes per chunk of fewer than 256 samples, 6 or 8 of others) and
-one running sum per tile of the line: at ten million chunks the time goes into touching fresh memory.
+Memory holds only the chunk and samples of each part (5 bytes per chunk of fewer than 256 samples, else 6 or 8) and one
+running sum per tile of the line: at ten million chunks, touching fresh memory takes most of the time.
 
-The idea of nodes independent of the machines is from MosaicML Streaming; there they must divide the machines.
+The idea of nodes independent of the machines is from MosaicML Streaming; in Streaming, nodes must divide the machines.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _TILE = 1 << 16
 
 
 class CanonicalNodes:
-    """The parts of each canonical node, for one dataset and seed; made in about 0.1 us per chunk.
+    """The parts of each canonical node, for one dataset and seed; takes about 0.1 us per chunk.
 
     Attributes
     ----------
     node_first_sample
         Start of each node on the line of all samples; shape (num_nodes + 1,).
     node_first_part, node_end_part
-        Range ``[first, end)`` of each node's parts; shape (num_nodes,). A node without samples has none.
+        Range ``[first, end)`` of each node's parts; shape (num_nodes,). A node without samples has no parts.
     node_first_offset
         Start of each node's first part inside its chunk; shape (num_nodes,).
     part_chunk, part_samples
-        Chunk and number of samples of each part; shape (num_parts,), in the smallest unsigned integers that suffice.
+        Chunk and number of samples of each part; shape (num_parts,), in the smallest sufficient unsigned type.
     """
 
     def __init__(self, chunk_first_id: NDArray[np.int64], *, seed: int, num_nodes: int) -> None:
@@ -115,12 +115,12 @@ class CanonicalNodes:
         return first
 
     def parts_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the node and the part that hold each sample id; O(log num_chunks + num_nodes) each."""
+        """Return the node and the part of each sample id; O(log num_chunks + num_nodes) per id."""
         chunks = np.searchsorted(self.chunk_first_id, ids, side="right") - 1
         slots = unpermute(chunks, self._num_chunks, self._key)
         slots -= np.searchsorted(self._empty_slots, slots)
         parts = slots + self._cuts_up_to(slots, ids - self.chunk_first_id[chunks])
-        # Nodes without samples, all at the end, begin past the last sample.
+        # Nodes without samples are at the end, and begin past the last sample.
         used = self.node_first_part[: min(self.num_nodes, self.num_samples)]
         return np.searchsorted(used, parts, side="right") - 1, parts
 
@@ -128,14 +128,14 @@ class CanonicalNodes:
 def _sizes(borders: NDArray[np.int64]) -> NDArray[Any]:
     """Return the sizes between borders in the smallest unsigned dtype that fits; shape (num_sizes,).
 
-    Random access to 10^7 sizes of one byte (10 MB) takes a third of the time of int64 sizes (80 MB).
+    Random access to 10^7 sizes of one byte (10 MB) takes a third of the time for int64 sizes (80 MB).
     """
     tiles = (np.diff(borders[begin : begin + _TILE + 1]) for begin in range(0, max(1, len(borders) - 1), _TILE))
     return np.concatenate([tile.astype(np.min_scalar_type(int(tile.max(initial=0)))) for tile in tiles])
 
 
 def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the slot on the line that holds a sample, and its offset there."""
+    """Return the slot of a sample on the line, and its offset in the slot."""
     tile = int(np.searchsorted(tile_first, sample, side="right")) - 1
     tile = max(min(tile, len(tile_first) - 2), 0)  # the end of the line is the end of its last tile
     inside = samples_at[tile * _TILE : (tile + 1) * _TILE]
@@ -145,9 +145,9 @@ def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64])
 
 
 def _doubled(values: NDArray[Any], at: NDArray[np.int64], num_values: int) -> NDArray[Any]:
-    """Return the first ``num_values``, with each value at ``at`` repeated, in place: copies of 10^7 take 0.2 s."""
+    """Return the first ``num_values``, with each value at ``at`` repeated, in place: copying 10^7 takes 0.2 s."""
     end = num_values
-    for number in range(len(at), 0, -1):  # from the last slice on, each into the room behind it
+    for number in range(len(at), 0, -1):  # from the last slice to the first, each into the room behind
         begin = int(at[number - 1])
         values[begin + number : end + number] = values[begin:end]
         end = begin + 1

@@ -1,7 +1,7 @@
 """The default order: a window of chunks drawn from the whole dataset, close to a perfect shuffle.
 
-`shoal.order.window.canonical_nodes` decides which chunks mix, and `shoal.order.window.timeline_slabs` decides the time
-of each sample. This module turns positions into offsets of nodes, and caches spans.
+`shoal.order.window.canonical_nodes` determines the chunks that mix, and `shoal.order.window.timeline_slabs` determines
+the time of each sample. This module turns positions into offsets of nodes, and caches spans.
 
 On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
 times the variance in a perfect shuffle: with as many chunks in the window as samples in a global batch, each batch is
@@ -25,11 +25,11 @@ from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 from shoal.order.window.timeline_slabs import Timeline
 
-_LEAST_SPAN = 1 << 17  # positions: with fewer, calls cost more than the arrays; 12 MB of temporaries
+_LEAST_SPAN = 1 << 17  # positions: with shorter spans, calls cost more than the arrays; 12 MB of temporaries
 _MOST_SPAN = 1 << 21
 _CACHED_SPANS = 2
-_EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays need fresh pages
-_KEPT_BYTES, _EMITTED_BYTES = 16, 88  # per position: two columns, and eleven more during its making
+_EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, because larger arrays need fresh pages
+_KEPT_BYTES, _EMITTED_BYTES = 16, 88  # per position: two columns, and eleven more while making the span
 
 
 def default_canonical_nodes(chunks: int) -> int:
@@ -39,15 +39,15 @@ def default_canonical_nodes(chunks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window in which the samples of ``chunks`` chunks, drawn at random from the whole dataset, mix at any time.
+    """A window that mixes the samples of ``chunks`` chunks at any time; chunks are drawn from the whole dataset.
 
     Parameters
     ----------
     chunks
         K, the chunks alive at a time over all canonical nodes; at least 2.
     num_canonical_nodes
-        C, the shares of the dataset that mix separately, each with ``chunks // C`` chunks alive; more nodes let more
-        ranks read chunks that no other rank reads. Default ``min(64, chunks // 16)``, at least 1.
+        C, the shares of the dataset to mix separately, each with ``chunks // C`` chunks alive; with more nodes, more
+        ranks read chunks exclusively. Default ``min(64, chunks // 16)``, at least 1.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Window:
             nodes = as_whole("num_canonical_nodes", self.num_canonical_nodes)
             if nodes > MOST_RANKS:
                 msg = f"an order has at most {MOST_RANKS:,} canonical nodes; got {nodes:,}"
-                raise UsageError(msg, hint="one for each rank is more than enough")
+                raise UsageError(msg, hint="one node for each rank is more than enough")
             object.__setattr__(self, "num_canonical_nodes", nodes)
         if self.chunks < 2:
             msg = f"a window needs at least 2 chunks; got chunks={self.chunks}"
@@ -96,17 +96,17 @@ class Window:
     @property
     def span(self) -> int:
         """Number of positions made at a time; a multiple of the number of canonical nodes."""
-        span = min(max(_LEAST_SPAN, 32 * self.chunks), _MOST_SPAN)  # 16 costs a fifth more at 16,384
+        span = min(max(_LEAST_SPAN, 32 * self.chunks), _MOST_SPAN)  # 16 costs a fifth more with 16,384 chunks
         return -(-span // self.resolved_nodes) * self.resolved_nodes
 
     def kept_bytes(self, num_samples: int) -> int:
-        """Return the bytes a bound order keeps beside its chunk tables: spans of ids and chunks."""
+        """Return the bytes for spans of ids and chunks that a bound order keeps beside its chunk tables."""
         return min(num_samples, _CACHED_SPANS * self.span) * _KEPT_BYTES
 
     def span_bytes(self, num_samples: int) -> int:
-        """Return the peak bytes while a span after the first is made; 0 if one span holds all samples.
+        """Return the peak bytes while making a span after the first span; 0 if one span holds all samples.
 
-        Includes the kept spans, the new one, and the temporaries of some nodes' samples until they are laid out.
+        Includes the kept spans, the new span, and temporaries for the samples of some nodes.
         """
         most, together = 0, max(_EMITTED, self.span // self.resolved_nodes)
         for begin in self.span_starts(num_samples)[:_CACHED_SPANS]:
@@ -115,11 +115,11 @@ class Window:
         return most
 
     def span_starts(self, num_samples: int) -> range:
-        """Return the first positions of the spans made while samples are delivered: all but the first span."""
+        """Return the first positions of the spans made during delivery: all but the first span."""
         return range(self.span, num_samples, self.span)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
-        """Return the order of one epoch; O(num_chunks) time (0.1 us each) and memory (20 bytes each)."""
+        """Return the order of one epoch; 0.1 us and 20 bytes per chunk."""
         return self.bind_between(chunk_starts(check_chunk_samples(chunk_samples)), seed=seed, epoch=epoch)
 
     def bind_between(self, borders: NDArray[np.int64], *, seed: int = 0, epoch: int = 0) -> WindowEpoch:
@@ -143,7 +143,7 @@ class WindowEpoch:
         width = chunks // nodes.num_nodes
         self._timeline = Timeline(nodes, width=width, seed=seed, epoch=epoch)
         num_parts = nodes.node_end_part - nodes.node_first_part
-        # A node whose chunks all fit into its window needs no window.
+        # If all chunks of a node fit into its window, the node needs no window.
         whole = (num_parts <= width) | (chunks >= len(nodes.chunk_first_id) - 1)
         self._windowed = np.flatnonzero(~whole)
         self._whole = [int(node) for node in np.flatnonzero(whole)]
@@ -159,7 +159,7 @@ class WindowEpoch:
             self._cache = {}
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions ``[start, stop)``; about 100 ns each, O(span) memory beyond them."""
+        """Return the sample ids at positions ``[start, stop)``; about 100 ns per id, O(span) additional memory."""
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -175,7 +175,7 @@ class WindowEpoch:
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each sample id; O(log num_chunks + window / num_canonical_nodes) each."""
+        """Return the position of each sample id; O(log num_chunks + window / num_canonical_nodes) per id."""
         array = as_ids(ids, self.num_samples)
         nodes, parts = self._nodes.parts_of(array)
         offsets = np.empty(len(array), dtype=np.int64)
@@ -200,7 +200,7 @@ class WindowEpoch:
     # ---- spans of positions
 
     def _span(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids and chunks of a span, from the cache if possible; without a lock, it may be made twice."""
+        """Return the ids and chunks of a span, from the cache if possible; without a lock, a span may be made twice."""
         span = self._cache.get(number)
         if span is None:
             span = self._make(number * self.span, min((number + 1) * self.span, self.num_samples))
@@ -233,7 +233,7 @@ class WindowEpoch:
                 grid[1, : counts[node], node] = emitted.chunks[first:end]
 
     def _whole_span(self, node: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Make offsets ``[begin, end)`` of a node whose window holds all its chunks: a permutation of its samples."""
+        """Make offsets ``[begin, end)`` of a node with all chunks in its window: a permutation of its samples."""
         samples = self._node_samples(node)
         line = permute(np.arange(begin, end), samples, self._whole_key[node]) if samples else np.zeros(0, np.int64)
         borders = self._part_line(node)
@@ -247,7 +247,7 @@ class WindowEpoch:
     def _windowed_offsets(
         self, nodes: NDArray[np.int64], parts: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Make each slab that holds one of the samples once, and look the samples up in it."""
+        """Make each slab with one of the samples once, and look the samples up in the slab."""
         timeline = self._timeline
         slabs = timeline.slab_of_ids(nodes, parts, ids)
         node_slabs, which = np.unique(np.stack([nodes, slabs]), axis=1, return_inverse=True)

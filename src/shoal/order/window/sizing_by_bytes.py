@@ -24,7 +24,7 @@ _LARGEST_DEFAULT_CHUNK_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ResolvedWindow:
-    """A window order over chunks of up to ``extents_per_chunk`` extents each."""
+    """A window order over chunks of up to ``extents_per_chunk`` extents."""
 
     order: Window
     extents_per_chunk: int
@@ -56,11 +56,11 @@ def resolve_window(
     num_canonical_nodes
         Default: one for every 16 chunks, at most 64.
     at_least_two
-        True if a window too small for two chunks gets two chunks anyway, which are then not held in memory.
+        True to give a window that is too small for two chunks two chunks anyway; these are not held in memory.
     fits_nodes
-        True to reduce the number of canonical nodes to half the chunks of the window, if there are more.
+        True to reduce the number of canonical nodes to at most half the chunks of the window.
     largest_extent_bytes
-        Bytes of the largest extent that is held as a whole; an error suggests a window with room for it.
+        Bytes of the largest extent held as a whole; an error suggests a window with room for this extent.
     """
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     extent_bytes = max(1, total_bytes) / max(1, int(shard_extents.sum()))
@@ -71,12 +71,12 @@ def resolve_window(
         if target_bytes < extent_bytes / 2:
             msg = f"chunk={chunk!r} is smaller than the extents of the index, {extent_bytes:,.0f} bytes on average"
             raise UsageError(
-                msg, hint=f"index again with `shoal index --extent-bytes {target_bytes}`, or a larger chunk"
+                msg, hint=f"index again with `shoal index --extent-bytes {target_bytes}`, or use a larger chunk"
             )
     extents_per_chunk = max(1, round(target_bytes / extent_bytes))
     num_chunks = int((-(-shard_extents // extents_per_chunk)).sum())
     chunk_bytes = max(1, total_bytes) / max(1, num_chunks)
-    # A window that holds the whole dataset needs no more chunks than there are.
+    # A window over the whole dataset needs no more chunks than the dataset has.
     chunks = min(int(window_bytes / chunk_bytes), max(2, num_chunks))
     if at_least_two or window_bytes >= total_bytes:
         chunks = max(2, chunks)
@@ -84,7 +84,7 @@ def resolve_window(
         smallest = 2 * math.ceil(max(extent_bytes if chunk is None else chunk_bytes, largest_extent_bytes))
         smallest = min(smallest, max(1, total_bytes))
         held = "1 chunk" if chunks == 1 else f"{chunks} chunks"
-        msg = f"window={window_bytes:,} bytes holds {held} of {chunk_bytes:,.0f} bytes; it takes at least 2"
+        msg = f"window={window_bytes:,} bytes holds {held} of {chunk_bytes:,.0f} bytes; a window needs at least 2"
         if largest_extent_bytes > chunk_bytes:
             msg += f", and the largest has {largest_extent_bytes:,}"
         raise UsageError(msg, hint=f"window={smallest} or more" + ("" if chunk is None else ", or a smaller chunk"))

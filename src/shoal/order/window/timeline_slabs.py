@@ -17,13 +17,13 @@ the phases all chunks would deliver in step. A random permutation inside each ch
 
 Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs of
 a whole chunk raise the variance of batches by three quarters. Slabs of a fixed 16 samples raise it by a third for
-narrow windows, and leave a visible echo at the period of the window for wide ones. A *block* of time, of about
-``width / 4`` units, has slabs of equal length; the live chunks around it predict their number. So slabs stay small
-where the samples of one chunk outnumber all others.
+narrow windows, and leave a visible echo at the period of the window for wide windows. A *block* of time, of about
+``width / 4`` units, has slabs of equal length; the live chunks around the block predict the number of slabs. So slabs
+stay small even near a chunk with most of the samples.
 
 All times are int64 in fixed point with ``bits`` fractional bits, so that results are equal on every machine. Nearly
-every method takes one node, one time or one slab per row and works on all rows at once, since a call for one row costs
-as much as for hundreds.
+every method takes one node, one time or one slab per row and works on all rows at once, since a call for a single row
+costs as much as a call for hundreds of rows.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from shoal.order.seeds import draws, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 
 _TILE = 1 << 16
-_TOGETHER = 1 << 12  # slots of several nodes; larger nodes take a tenth less one by one
-_RANDOM_BITS = 24  # for the order inside a slab; ties are ordered by chunk slot and rank
+_TOGETHER = 1 << 12  # slots of several nodes; larger nodes are a tenth faster one by one
+_RANDOM_BITS = 24  # for the order inside a slab; chunk slot and rank break ties
 _DENSITY_BITS = 8
-_PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one per rank
+_PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one draw per rank
 
 
 def slab_samples(width: int) -> int:
     """Return the approximate samples of a slab, for a window of ``width`` chunks in a node.
 
-    Within a slab, samples come in random order. With small slabs, chunks return with a visible period; with large
-    slabs, batches vary more. design/order.md lists the trials.
+    Small slabs make chunks return with a visible period; large slabs make batches vary more. design/order.md lists the
+    trials.
 
     >>> slab_samples(64), slab_samples(4)
     (16, 2)
@@ -77,7 +77,7 @@ class Timeline:
     Attributes
     ----------
     width
-        Chunks of one node that are alive at a time.
+        Number of live chunks of a node at any time.
     num_slabs
         Slabs of each node; shape (num_nodes,).
     """
@@ -92,10 +92,10 @@ class Timeline:
         self._chunk_key = np.array([key(seed, epoch, "chunk", node) for node in numbers], dtype=np.uint64)
         largest = int(nodes.part_samples.max(initial=1))
         if largest >= 2**32:
-            msg = f"a chunk of {largest} samples is too large to be permuted as a whole; at most 2**32 - 1 are"
+            msg = f"a chunk of {largest} samples is too large for a permutation; at most 2**32 - 1 are possible"
             raise UsageError(msg, hint="smaller chunks")
         self._node_samples = np.diff(nodes.node_first_sample)
-        self._units = 1 << (slab_samples(width) - 1).bit_length()  # of time in a block
+        self._units = 1 << (slab_samples(width) - 1).bit_length()  # units of time in a block
         self._first_block = chunk_starts(-(-self._count // self._units))
         self._slot_samples = self._lay_out()
         self._before, self._first_slab = self._lay_slabs()
@@ -123,7 +123,7 @@ class Timeline:
         while node < len(ends):
             first, count = int(self._first[node]), int(self._count[node])
             end = int(np.searchsorted(ends, first + _TOGETHER, side="right"))
-            if end > node + 1:  # small nodes together: 32 of them one by one would take 5 ms
+            if end > node + 1:  # small nodes together: one by one, 32 small nodes would take 5 ms
                 counts = self._count[node:end]
                 slots = expand(np.zeros_like(counts), counts)[0]
                 parts = permute_each(slots, counts, self._slot_key[node:end], counts) + np.repeat(
@@ -139,10 +139,10 @@ class Timeline:
     def _lay_slabs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the samples before each block within its node, and the slabs before each block over all nodes.
 
-        A block's samples are spread evenly over all blocks that may deliver them. No chunk delivers more than four
-        times that density, so no slab becomes much too large.
+        The samples of a block are spread evenly over all blocks that may deliver these samples. No chunk delivers more
+        than four times this density, so no slab becomes much too large.
         """
-        units, reach = self._units, -(-self.width // (2 * self._units))  # half a life, in blocks
+        units, reach = self._units, -(-self.width // (2 * self._units))  # half the life of a chunk, in blocks
         before_block = np.zeros(int(self._first_block[-1]), dtype=np.int64)
         first_slab = np.zeros(len(before_block) + 1, dtype=np.int64)
         nodes = zip(self._first_block[:-1].tolist(), self._first.tolist(), self._count.tolist(), strict=True)
@@ -153,7 +153,7 @@ class Timeline:
                 samples = np.add.reduceat(at_slots, np.arange(0, count, units), dtype=np.int64)
                 np.cumsum(samples[:-1], out=before_block[block + 1 : block + len(samples)])
                 samples <<= _DENSITY_BITS
-                # As for chunks: a block is alive in the blocks around it; at both ends a window of blocks is alive.
+                # Like a chunk, a block is alive in the blocks around; at both ends a window of blocks is alive.
                 born, ends = -(-self.width // units), (count - self.width) // units
                 # Between the edges all lives are equal: slices and one divisor take a third of the time.
                 high = max(born, min(ends, count // units - reach))
@@ -175,10 +175,9 @@ class Timeline:
     def lanes(self) -> NDArray[np.uint16]:
         """Return each chunk's lane as a fraction of 2**16; shape (num_chunks,).
 
-        Lanes are the slots modulo the window. Their numbers make the lower half about as full as the upper half, also
-        at the ends of an epoch, where a lane's chunk delivers faster the sooner it ends. At any time a node's window
-        has exactly one chunk in each lane. A chunk that two nodes share has the lane of one of them. O(num_chunks),
-        0.05 us each.
+        Lanes are the slots modulo the window. The numbering makes the lower half about as full as the upper half, also
+        at the ends of an epoch, when chunks that end sooner deliver faster. At any time a node's window has exactly one
+        chunk in each lane. A chunk on two nodes has the lane of one node. O(num_chunks), 0.05 us per chunk.
         """
         stride = max(1, 21 * self.width // 34)
         while math.gcd(stride, self.width) > 1:
@@ -191,7 +190,7 @@ class Timeline:
     # ---- counts of samples before a time
 
     def delivered(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the samples of node ``rows[i]`` before slab ``slabs[i]``; O(width) each."""
+        """Count the samples of node ``rows[i]`` before slab ``slabs[i]``; O(width) per row."""
         time = self._slab_time(rows, slabs)
         begin, end = self._alive(rows, time, time)
         block = begin // self._units  # earlier blocks are fully delivered
@@ -203,7 +202,7 @@ class Timeline:
         return done
 
     def _slab_time(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the time at which slab ``slabs[i]`` of node ``rows[i]`` begins."""
+        """Return the start time of slab ``slabs[i]`` of node ``rows[i]``."""
         first = self._first_block[rows]
         slab = self._first_slab[first] + slabs
         block = np.searchsorted(self._first_slab[:-1], slab, side="right") - 1
@@ -226,7 +225,7 @@ class Timeline:
     def _alive(
         self, rows: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the slots ``[begin, end)`` whose chunks may have samples in times ``[start, stop)``."""
+        """Return the slots ``[begin, end)`` of chunks that may have samples in times ``[start, stop)``."""
         count = self._count[rows]
         begin = ((start - self._half) >> self._bits) + 1
         end = -(-(stop + self._half) >> self._bits)
@@ -250,7 +249,7 @@ class Timeline:
         samples: NDArray[np.int64],
         phases: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Count the samples of each chunk that come before ``time``."""
+        """Count the samples of each chunk before ``time``."""
         # rank r comes before time  <=>  life * (r + phase) // m < age  <=>  r + phase < age * m / life, rounded up
         age = np.minimum(np.maximum(time - born, 0), lives << (self._bits - 1))
         reached = -(-2 * age * samples // lives) - 1 - phases
@@ -260,16 +259,16 @@ class Timeline:
     def _slab_beside(
         self, rows: NDArray[np.int64], offsets: NDArray[np.int64], *, after: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find a slab that begins close to each offset, at or before it (or ``after`` it), and the samples before it.
+        """Find a slab that begins close to each offset, before or ``after`` the offset, and the samples before it.
 
         Starts from an estimate, steps by the surplus or deficit, and bisects at every fourth step: O(log num_slabs)
-        steps for any chunks, mostly one or two for even chunks. A slab is close if the samples in between cost no more
-        to deliver than another step, or if no slab is closer.
+        steps for any chunks, mostly one or two steps for even chunks. A slab is close if delivering the samples between
+        slab and offset costs no more than another step, or if no slab is closer.
         """
         sign = 1 if after else -1
         low, high = np.zeros_like(rows), self.num_slabs[rows]
-        delivered = self._node_samples[rows] if after else np.zeros_like(rows)  # before the end of that side
-        # Blocks have slabs by their samples, and chunks come half a unit before the middle of their slot.
+        delivered = self._node_samples[rows] if after else np.zeros_like(rows)  # samples before the end of this side
+        # The samples of a block determine its slabs, and chunks come half a unit before the middle of their slot.
         mean, half_chunk = slab_samples(self.width), self._node_samples[rows] // np.maximum(1, 2 * self._count[rows])
         probe = np.minimum(np.maximum((offsets - half_chunk) // mean + sign, low), high)
         searched = np.arange(len(rows))
@@ -308,7 +307,7 @@ class Timeline:
     ) -> Emission:
         """Return the samples of slabs ``[begin[i], end[i])`` of node ``rows[i]``, in their final order.
 
-        If ``skip`` and ``upto`` are given, only samples ``[skip[i], upto[i])`` of each row. O(width) per row and about
+        With ``skip`` and ``upto``, returns only samples ``[skip[i], upto[i])`` of each row. O(width) per row and about
         60 ns per sample.
         """
         start, stop = self._slab_time(rows, begin), self._slab_time(rows, end)
@@ -350,7 +349,7 @@ class Timeline:
     def slab_of_ids(
         self, rows: NDArray[np.int64], parts: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the slab of each sample, given its node and part; O(1) each."""
+        """Return the slab of each sample, given its node and part; O(1) per sample."""
         slots = unpermute_each(parts - self._first[rows], self._count[rows], self._slot_key[rows]).astype(np.int64)
         samples, keys = self._samples(rows, slots), self._chunk_keys(rows, slots)
         inside = ids - self._nodes.part_first_id(rows, parts)
@@ -381,9 +380,9 @@ class Timeline:
 
 
 def _fixed_point_bits(width: int, largest: int, num_units: int) -> int:
-    """Return the most fractional bits that keep all products of this module below 2**62; at most 20."""
+    """Return the largest number of fractional bits with all products of this module below 2**62; at most 20."""
     bits = min(20, 62 - max(4 * width * largest, num_units).bit_length())
     if bits < 1:
-        msg = f"a window of {width} chunks over {num_units} slots of up to {largest} samples leaves no room for time"
+        msg = f"a window of {width} chunks over {num_units} slots of up to {largest} samples exceeds 64-bit times"
         raise UsageError(msg, hint="use fewer chunks in the window, or smaller chunks")
     return bits

@@ -1,4 +1,4 @@
-"""The two shuffle buffers of ``datasets`` in index space: the ids of samples in the order of leaving.
+"""The two shuffle buffers of ``datasets`` in index space: the ids of samples in the order of emission.
 
 numpy draws bounded integers with rejection, so earlier draws cannot be skipped. The generator's state is kept after
 every 2^18 samples or so, less than 1 kB each, and a seek draws from the last kept state on.
@@ -15,26 +15,26 @@ from shoal.order.arrays.reservoir import Reservoir
 from shoal.peers.huggingface.turns import ShardTurns
 
 _DRAWN_AT_ONCE = 1000
-"""Slots in a block of draws of the original, which draws the last block as a whole, too."""
+"""Slots in a block of draws of the original; the original draws the last block as a whole, too."""
 
 _SAMPLES_A_STATE = 1 << 18
 
 
 class ShuffleBuffer(Protocol):
-    """A buffer through which all samples of a worker go."""
+    """A buffer for all samples of a worker."""
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the ids of the samples that leave as numbers ``[first, end)``; cheap where the last call ended."""
+        """Return the ids of the emitted samples ``[first, end)``; cheap from the end of the last call on."""
 
     def earliest(self, sample: int) -> int:
-        """Return the first number as which a sample may leave."""
+        """Return the smallest possible index of a sample among the emitted samples."""
 
     def left_when(self, arrived: int) -> tuple[int, int]:
         """Return the fewest and the most samples that can have left, just after a sample left and ``arrived`` came."""
 
 
 class ReservoirBuffer:
-    """A full buffer in which each arriving sample replaces a random one (`datasets` to 5.0)."""
+    """A full buffer in which each arriving sample replaces a random sample (`datasets` to 5.0)."""
 
     def __init__(self, turns: ShardTurns, buffer_size: int, generator: np.random.Generator) -> None:
         self._slots = min(buffer_size, turns.num_samples)
@@ -55,11 +55,11 @@ class ReservoirBuffer:
         return np.concatenate([samples, self._last[max(first - self._steps, 0) : end - self._steps]])
 
     def earliest(self, sample: int) -> int:
-        """Return the first number as which a sample may leave."""
+        """Return the smallest possible index of a sample among the emitted samples."""
         return max(0, sample - self._slots)
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left: one for each arrival at the full buffer."""
+        """Return the minimum and maximum number of emitted samples: one per arrival at the full buffer."""
         left = max(0, arrived - self._slots)
         return left, left + (self._slots if left == self._steps and arrived else 0)
 
@@ -72,7 +72,7 @@ class SlotDraws:
         self._states = [generator.bit_generator.state]
 
     def slots(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the slots drawn as numbers ``[first, end)``; cheap where the last call ended."""
+        """Return the draws ``[first, end)``; cheap from the end of the last call on."""
         self._go_to(first)
         return self._draw(end)
 
@@ -101,11 +101,11 @@ class SlotDraws:
 
 
 class BlockBuffer:
-    """A buffer that is shuffled whenever it is full, and keeps half of its size (`datasets` from 5.1).
+    """A buffer that is shuffled whenever full, and then keeps half of its size (`datasets` from 5.1).
 
     A flush leaves the kept samples right before the next arrivals. So in index space nothing moves: the buffer is a
-    window onto all samples in the order of arrival, and each flush shuffles its window in place, which begins with the
-    samples that the last flush kept.
+    window onto all samples in the order of arrival. Each flush shuffles its window in place; the window begins with the
+    kept samples of the last flush.
     """
 
     def __init__(self, turns: ShardTurns, buffer_size: int, generator: np.random.Generator) -> None:
@@ -113,9 +113,9 @@ class BlockBuffer:
         self._flushes = Flushes(turns.num_samples, turns.chunk_size, turns.short_chunks(), buffer_size)
         self._flushes_a_state = max(1, _SAMPLES_A_STATE // buffer_size)
         self._states = [generator.bit_generator.state]
-        # The next flush, and the samples that the last one kept; only a cache.
+        # The next flush, and the kept samples of the last flush: a cache.
         self._flush, self._kept = 0, np.zeros(0, dtype=np.int64)
-        # The samples that left last, and their first number.
+        # The last emitted samples, and their first number.
         self._recent, self._recent_first = np.zeros(0, dtype=np.int64), 0
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
@@ -135,18 +135,18 @@ class BlockBuffer:
         return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
     def earliest(self, sample: int) -> int:
-        """Return the first number as which a sample may leave."""
+        """Return the smallest possible index of a sample among the emitted samples."""
         return max(0, sample - self._size)
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left: a flush lets its samples leave one by one."""
+        """Return the minimum and maximum number of emitted samples: a flush emits its samples one by one."""
         if not arrived:
             return 0, 0
         flush = self._flushes.flush_at(arrived)
         return int(self._flushes.begins(flush)) + 1, int(self._flushes.begins(flush + 1))
 
     def _seek(self, flush: int) -> None:
-        """Go to a flush, whose kept samples depend on a few flushes before it: each keeps a sample with chance 1/2."""
+        """Go to a flush; its kept samples depend on a few earlier flushes: a sample stays with probability 1/2."""
         back = 24 + self._size.bit_length()
         while True:
             known = max(0, flush - back)
@@ -163,7 +163,7 @@ class BlockBuffer:
             back *= 2
 
     def _run(self, end: int, *, with_ids: bool = True) -> NDArray[np.int64]:
-        """Make the flushes from the next one up to ``end``; return the samples that leave, if ``with_ids``."""
+        """Make the flushes from the next flush up to ``end``; return the emitted samples if ``with_ids``."""
         flushes = np.arange(self._flush, end)
         begins, ends = self._flushes.begins(flushes), self._flushes.ends(flushes)
         first = int(begins[0])
@@ -192,10 +192,10 @@ def made_of(state: Any) -> np.random.Generator:
 
 
 class Flushes:
-    """The flushes of a buffer that chunks of samples enter, all of one size except for a few shorter ones.
+    """The flushes of a buffer of arriving chunks; all chunks have one size, except for a few shorter chunks.
 
     The buffer is flushed when it has ``buffer_size`` samples or more, and keeps ``buffer_size // 2``; a last flush
-    empties it. Between short chunks flushes are equally far apart: O(number of short chunks) memory and time to make.
+    empties it. Between short chunks, distances of flushes are equal: O(number of short chunks) memory and time to make.
 
     Parameters
     ----------
@@ -204,23 +204,24 @@ class Flushes:
     chunk_size
         Samples of a chunk.
     short
-        Numbers of shorter chunks, ascending, and the samples of each.
+        Numbers of shorter chunks, ascending, and the samples of each shorter chunk.
     buffer_size
         Size of the buffer.
 
     Notes
     -----
-    A flush is a window onto the samples as they arrive: `begins` to `ends`. Its samples before the next window leave.
+    A flush is a window onto the samples in the order of arrival: `begins` to `ends`. The flush emits the samples before
+    the next window.
     """
 
     def __init__(self, num_samples: int, chunk_size: int, short: list[tuple[int, int]], buffer_size: int) -> None:
         self._num_samples, self._keep = num_samples, buffer_size // 2
         runs = _runs(num_samples, chunk_size, short, buffer_size)
-        # For each run of equally distant flushes: the number of the first, its end, the distance to the next.
+        # For each run of equally distant flushes: the number of the first flush, its end, the distance of flushes.
         self._first, self._end, self._distance = np.array(runs, dtype=np.int64).T
         self._last = int(self._first[-1])
         if int(self.ends(self._last - 1)) - self._keep == num_samples and self._last:
-            self._last -= 1  # nothing is left for a flush at the end
+            self._last -= 1  # no samples remain for a flush at the end
 
     def __len__(self) -> int:
         return self._last + 1
@@ -230,7 +231,7 @@ class Flushes:
     @overload
     def ends(self, flushes: NDArray[np.int64]) -> NDArray[np.int64]: ...
     def ends(self, flushes: int | NDArray[np.int64]) -> np.int64 | NDArray[np.int64]:
-        """Return the samples that have arrived when flushes happen; 0 for flush -1."""
+        """Return the number of samples arrived before flushes; 0 for flush -1."""
         run = np.maximum(np.searchsorted(self._first, flushes, side="right") - 1, 0)
         ends = self._end[run] + (flushes - self._first[run]) * self._distance[run]
         return np.where(np.asarray(flushes) < 0, 0, ends)[()]
@@ -240,7 +241,7 @@ class Flushes:
     @overload
     def begins(self, flushes: NDArray[np.int64]) -> NDArray[np.int64]: ...
     def begins(self, flushes: int | NDArray[np.int64]) -> np.int64 | NDArray[np.int64]:
-        """Return the samples that have left when flushes happen; all samples after the last flush."""
+        """Return the number of samples emitted before flushes; all samples after the last flush."""
         begins = np.maximum(self.ends(flushes - 1) - self._keep, 0)
         return np.where(np.asarray(flushes) > self._last, self._num_samples, begins)[()]
 
@@ -253,8 +254,8 @@ class Flushes:
         return self.flush_of(arrived - 1 - self._keep)
 
     def flush_of(self, number: int) -> int:
-        """Return the flush that lets the sample with a number leave."""
-        # Flush f lets the samples up to ends(f) - keep leave: the first that ends after number + keep, or the last.
+        """Return the flush that emits the sample with a number."""
+        # Flush f emits the samples up to ends(f) - keep: find the first flush that ends after number + keep.
         reached = number + self._keep
         run = int(np.searchsorted(self._end, reached, side="right")) - 1
         if run < 0:

@@ -1,13 +1,13 @@
-"""Shards and random numbers of each worker: they differ between releases of ``datasets``.
+"""Shards and random numbers of each worker, by release of ``datasets``.
 
 =========  =================================================================================================
 release    difference
 =========  =================================================================================================
-to 4.3     epoch ``e`` has a generator of its own, made from the seed and ``e``; all workers use the same one
-4.4, 4.5   each worker of a ``DataLoader`` has a generator of its own
+to 4.3     epoch ``e`` has its own generator, made from the seed and ``e``; all workers use the same generator
+4.4, 4.5   each worker of a ``DataLoader`` has its own generator
 4.6 - 4.8  shards are shuffled by the seed, and then by the epoch alone
-5.0        up to ``max_buffer_input_shards`` parts of the shards are read in turn, row by row; they are made
-           before the epoch's shuffle and before nodes and workers get their shares
+5.0        up to ``max_buffer_input_shards`` parts of the shards are read in turn, row by row; the parts are
+           made before the epoch's shuffle and before nodes and workers get their shares
 from 5.1   the parts are made of the worker's own shards, and the buffer is shuffled in blocks
 =========  =================================================================================================
 """
@@ -28,7 +28,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Run(NamedTuple):
-    """Arguments that deal shards: release, ranks, workers of each rank (0: none), ways to share."""
+    """Arguments for dealing shards: release, ranks, workers of each rank (0: none), and how to share."""
 
     release: tuple[int, int]
     max_buffer_input_shards: int
@@ -61,7 +61,7 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def shuffled_in_blocks(release: tuple[int, int]) -> bool:
-    """Return True if a release shuffles half a buffer at a time; earlier ones replace samples one by one."""
+    """Return True if a release shuffles half a buffer at a time; earlier releases replace samples one by one."""
     return release >= (5, 1)
 
 
@@ -109,7 +109,7 @@ def _workers(parts: list[Shards], generator: np.random.Generator, run: Run) -> l
     workers: list[WorkerShards] = []
     for worker in range(run.workers):
         if worker >= min(len(part) for part in parts):
-            workers.append(WorkerShards([_NONE], generator))  # the library stops it, with a warning
+            workers.append(WorkerShards([_NONE], generator))  # the library stops such a worker, with a warning
             continue
         own = copy.deepcopy(generator)
         if run.release >= (4, 6):
@@ -121,7 +121,7 @@ def _workers(parts: list[Shards], generator: np.random.Generator, run: Run) -> l
 
 
 def _turns(parts: list[Shards], run: Run) -> list[Shards]:
-    """Return the lists of shards that take turns."""
+    """Return the lists of shards to read in turn."""
     return _parts(parts[0], run) if shuffled_in_blocks(run.release) else parts
 
 
@@ -141,5 +141,5 @@ def _generator(seed: int) -> np.random.Generator:
 
 
 def _shifted(generator: np.random.Generator, value: int) -> np.random.Generator:
-    """Return the generator of an epoch or a worker, seeded by another generator, which stays unchanged."""
+    """Return the generator of an epoch or a worker, seeded by another generator without changing it."""
     return _generator(int(copy.deepcopy(generator).integers(0, _SEEDS)) - value)

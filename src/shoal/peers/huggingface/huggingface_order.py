@@ -58,26 +58,25 @@ class HuggingFace:
 
     A shard is a shard of ``datasets``: an item of the list in ``gen_kwargs``, or a file of Parquet, JSON or CSV. Epoch
     ``e`` is the epoch after ``set_epoch(e)``. With workers the positions follow a torch ``DataLoader``, and with ranks
-    ``split_dataset_by_node``: step by step, in a step the batches of all ranks. As many ranks, with batches of the same
-    size, get the samples that they had there.
+    ``split_dataset_by_node``: step by step, with the batches of all ranks in a step. With as many ranks and batches of
+    the same size, each rank gets the same samples as with ``datasets``.
 
     Parameters
     ----------
     kind
-        "block": the buffer of releases from 5.1 on, which empties a half at a time. "reservoir": the buffer of releases
-        to 5.0.
+        "block": the buffer of releases from 5.1 on, emptied by halves. "reservoir": the buffer of releases to 5.0.
     release
         Release of ``datasets``; default "5.2" for blocks and "4.8" for reservoirs. The order of a seed changed with
         4.4, 4.6, 5.0 and 5.1.
     buffer_size, max_buffer_input_shards
-        Arguments of ``shuffle``. The latter counts from 5.0 on.
+        Arguments of ``shuffle``. ``max_buffer_input_shards`` counts from 5.0 on.
     world_size, strategy
         Arguments of ``split_dataset_by_node``: the world size, and how nodes share.
     num_workers, batch_size
         Arguments of ``DataLoader``: the number of workers, and the batch of one rank.
     tables
-        True if the dataset comes in Arrow tables (files of Parquet, JSON, CSV, ...), False if it comes example by
-        example (from a generator, or after ``map`` with a function of Python). It matters from 5.1 on.
+        True if the dataset comes in Arrow tables (files of Parquet, JSON, CSV, ...), False if the dataset comes example
+        by example (from a generator, or after ``map`` with a function of Python). ``tables`` matters from 5.1 on.
 
     Raises
     ------
@@ -92,8 +91,8 @@ class HuggingFace:
     global and elastic: any number of ranks can go on with it. Otherwise each worker has a shuffle buffer of its own; at
     another number of ranks the global batches are the same sets, divided differently.
 
-    Memory: 24 bytes for each sample in the buffers of all workers, and for each shard. A seek draws the random numbers
-    of all samples before it, the first time: about 2 ns each for reservoirs, and 20 ns for blocks.
+    Memory: 24 bytes per sample in the buffers of all workers, and per shard. A first seek draws the random numbers of
+    all earlier samples: about 2 ns per sample for reservoirs, and 20 ns for blocks.
 
     References
     ----------
@@ -139,7 +138,7 @@ class HuggingFace:
             raise UsageError(msg, hint="releases to 5.0 have reservoirs, releases from 5.1 on have blocks")
         if self.strategy != "auto" and release < (5, 1):
             msg = f"datasets {self.release} has no strategy: nodes share as in 'auto'"
-            raise UsageError(msg, hint="leave strategy= out")
+            raise UsageError(msg, hint="leave out strategy=")
 
     @property
     def name(self) -> str:
@@ -159,8 +158,8 @@ class HuggingFace:
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return the start of a run by its state of an ``IterableDataset`` or a ``StatefulDataLoader``.
 
-        A state has no seed. `datasets` itself must not have resumed the run, because it loses the contents of its
-        buffers; and runs with ranks or workers must have saved the state after whole batches.
+        A state has no seed. `datasets` itself must not have resumed the run, because `datasets` loses the contents of
+        buffers. Runs with ranks or workers must have saved the state after whole batches.
         """
         saved = saved_run(checkpoint)
         if saved is None:
@@ -184,7 +183,7 @@ class HuggingFace:
         num_shards = len(samples)
         if self.strategy == "shards" and num_shards < self.world_size:
             msg = f"strategy='shards' needs a shard for each rank; there are {num_shards} for {self.world_size} ranks"
-            raise UsageError(msg, hint="datasets refuses that, too")
+            raise UsageError(msg, hint="datasets refuses fewer shards, too")
         workers = shards_of_workers(num_shards, self._run, check_seed(seed), check_epoch(epoch))
         streams = [[self._stream(worker, samples) for worker in rank] for rank in workers]
         shared = nodes_share_samples(num_shards, self._run)
@@ -243,19 +242,19 @@ class OneStream(PeerEpoch):
         self._global_batch = order.world_size * order.batch_size
 
     def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids; about 30 ns each if this call starts where the last call ended."""
+        """Return the sample ids; about 30 ns per id if this call starts at the end of the last call."""
         return self._stream.ids(start, stop)
 
     def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each sample id; a scan of the epoch from the earliest one."""
+        """Return the position of each sample id, by a scan of the epoch from the earliest id on."""
         return self._stream.numbers(ids)
 
     def first_of_step(self, step: int) -> int:
-        """Return the first position of a step, in which every rank has a batch."""
+        """Return the first position of a step; every rank has a batch in a step."""
         return min(step * self._global_batch, self.num_samples)
 
     def delivered_of(self, state: Mapping[str, Any]) -> int:
-        """Return the samples that a run had delivered by the state of its stream; see `huggingface_states`."""
+        """Return the number of samples delivered by a run, from the state of its stream; see `huggingface_states`."""
         return only(*self._stream.left_when(arrived(state, self._parts, self._shard_samples)))
 
 
@@ -279,17 +278,17 @@ class ShuffledStream:
         return kept[: stop - start]
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the fewest and the most samples that may have left; see `ShuffleBuffer.left_when`."""
+        """Return the minimum and maximum number of emitted samples; see `ShuffleBuffer.left_when`."""
         return self._buffer.left_when(arrived)
 
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number in the stream of each sample id; it goes through the stream from the earliest."""
+        """Return the number of each sample id in the stream, by a scan from the earliest possible number on."""
         begin = self._buffer.earliest(int(self._turns.numbers(ids).min(initial=self.num_samples)))
         return found_by_scan(self._buffer.left, ids, begin, self.num_samples)
 
 
 class Strided:
-    """One of every ``step`` samples of a stream, from sample ``offset`` on."""
+    """Every ``step``-th sample of a stream, from sample ``offset`` on."""
 
     def __init__(self, stream: ShuffledStream, step: int, offset: int) -> None:
         self._stream, self._step, self._offset = stream, step, offset
@@ -297,7 +296,7 @@ class Strided:
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids of the samples ``[start, stop)``."""
-        # The span of all offsets: the streams of other ranks find it in the cache.
+        # Request the span of all offsets, so that the streams of other ranks find the samples in the cache.
         end = min(stop * self._step, self._stream.num_samples)
         return self._stream.ids(start * self._step, end)[self._offset :: self._step][: stop - start]
 

@@ -2,8 +2,8 @@
 
 A state has counters of the samples read, and no shuffle buffer. If the dataset comes in Arrow tables with known
 features, the state also counts delivered samples, in ``batch_idx`` of the outermost ``RebatchedArrowExamplesIterable``.
-Otherwise the samples that had arrived at the buffer determine the samples that had left it: exactly for a reservoir, to
-within a flush for blocks.
+Otherwise the number of arrived samples determines the number of emitted samples: exactly for a reservoir, to within a
+flush for blocks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from shoal.errors import StateError
 
-_HINT = "ds.load_state_dict(ds.state_at(position, epoch=epoch)) with the samples that the run has seen"
+_HINT = "ds.load_state_dict(ds.state_at(position, epoch=epoch)) with the number of samples the run has seen"
 
 
 class SavedLoader(NamedTuple):
-    """A loader's number of workers, the size of its batches (0: unknown), and the number of batches given."""
+    """A loader's number of workers, its batch size (0: unknown), and its number of yielded batches."""
 
     workers: int
     batch_size: int
@@ -28,7 +28,7 @@ class SavedLoader(NamedTuple):
 
 
 class SavedRun(NamedTuple):
-    """State of one stream, the epoch, and the loader if there was one."""
+    """State of one stream, the epoch, and the loader or None."""
 
     stream: Mapping[str, Any]
     epoch: int
@@ -69,30 +69,30 @@ def _streams(state: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def delivered(stream: Mapping[str, Any]) -> int:
-    """Return the samples that a stream had delivered; 0 if the state does not count them."""
+    """Return the number of samples delivered by a stream; 0 if the state does not count delivered samples."""
     is_counted = stream.get("type") == "RebatchedArrowExamplesIterable"
     return int(stream["batch_idx"]) if is_counted else 0
 
 
 def arrived(stream: Mapping[str, Any], parts: list[NDArray[np.int64]], shard_samples: NDArray[np.int64]) -> int:
-    """Return the samples of lists of shards in turn that had arrived at the buffer.
+    """Return the number of samples arrived at the buffer from lists of shards in turn.
 
     Raises `StateError` if the state has other shards.
     """
     stream, counted = _innermost(stream), 0
     states = stream.get("previous_states", [stream])
     if len(states) != len(parts):
-        msg = f"the state is of {len(states)} lists of shards that take turns; here are {len(parts)}"
-        raise StateError(msg, hint="the dataset, release and max_buffer_input_shards= of the run that saved it")
+        msg = f"the state has {len(states)} lists of shards in turn; this order has {len(parts)}"
+        raise StateError(msg, hint="use the dataset, release and max_buffer_input_shards= of the saved run")
     for state, shards in zip(states, parts, strict=True):
-        if state is None:  # nothing of these was read
+        if state is None:  # no sample of these shards was read
             continue
         reader = _innermost(state)
         before, inside = int(reader["shard_idx"]), int(reader["shard_example_idx"])
         samples = shard_samples[shards]
         if before > len(shards) or (inside and (before == len(shards) or inside > samples[before])):
-            msg = f"the state is in shard {before} of a list at sample {inside}; here are {samples.tolist()}"
-            raise StateError(msg, hint="the dataset and release of the run that saved it")
+            msg = f"the state is in shard {before} of a list at sample {inside}; shards here have {samples.tolist()}"
+            raise StateError(msg, hint="use the dataset and release of the saved run")
         counted += int(samples[:before].sum()) + inside
     return counted
 
@@ -104,18 +104,18 @@ def _innermost(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def only(low: int, high: int) -> int:
-    """Return the number of samples delivered, or raise `StateError` if it is not known exactly."""
+    """Return the number of delivered samples, or raise `StateError` if the number is not exact."""
     if low != high:
-        msg = f"from {low} to {high} samples had been delivered: this state of datasets does not say how many"
+        msg = f"{low} to {high} samples had been delivered: this state of datasets has no exact number"
         raise StateError(msg, hint=_HINT)
     return low
 
 
 def in_batches(samples: int, batch_size: int) -> int:
-    """Return the number of batches that a rank had taken, or raise `StateError` within a batch."""
+    """Return the number of batches taken by a rank, or raise `StateError` within a batch."""
     if samples % batch_size:
-        msg = f"the rank that saved this had {samples} samples, which are not whole batches of {batch_size}"
-        raise StateError(msg, hint=f"a state saved between batches; or {_HINT}")
+        msg = f"the rank of this state had {samples} samples, and these are not whole batches of {batch_size}"
+        raise StateError(msg, hint=f"use a state saved between batches; or {_HINT}")
     return samples // batch_size
 
 
@@ -128,6 +128,6 @@ def of_one_process() -> StateError:
 def check_loader(saved: SavedLoader, workers: int, batch_size: int) -> None:
     """Raise `StateError` unless a loader has the numbers of the order."""
     if saved.workers != workers or saved.batch_size not in {0, batch_size}:
-        msg = f"the loader that saved this had num_workers={saved.workers}, batch_size={saved.batch_size or 'unknown'}"
-        hint = f"this order has num_workers={workers}, batch_size={batch_size}: give it the loader's"
+        msg = f"the loader of this state had num_workers={saved.workers}, batch_size={saved.batch_size or 'unknown'}"
+        hint = f"this order has num_workers={workers}, batch_size={batch_size}: set the loader's numbers"
         raise StateError(msg, hint=hint)

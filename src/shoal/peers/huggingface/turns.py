@@ -1,4 +1,4 @@
-"""Shards that take turns, chunk by chunk: the samples in the order of arrival at a worker's shuffle buffer."""
+"""Shards in turn, chunk by chunk: the samples in the order of arrival at a worker's shuffle buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class ShardTurns:
-    """Lists of shards that give chunks in turn; samples are numbered in the order of arrival.
+    """Lists of shards with chunks in turn; samples are numbered in the order of arrival.
 
     A chunk may span several shards of a list; the last chunk of a list may be short.
 
@@ -38,12 +38,12 @@ class ShardTurns:
         self._turns = RoundRobin(-(-self._part_samples // chunk_size)) if len(parts) > 1 else None
         short = self.short_chunks()
         self._short = np.array([chunk for chunk, _ in short], dtype=np.int64)
-        # The samples that all short chunks before lack.
+        # The number of samples missing in all earlier short chunks.
         self._missing = chunk_starts(np.array([chunk_size - samples for _, samples in short], dtype=np.int64))
         self._after = (self._short + 1) * chunk_size - self._missing[1:]
 
     def short_chunks(self) -> list[tuple[int, int]]:
-        """Return the numbers of short chunks, ascending, and the samples of each."""
+        """Return the numbers of short chunks, ascending, and the samples of each short chunk."""
         parts = np.flatnonzero(self._part_samples % self.chunk_size)
         samples = self._part_samples[parts] % self.chunk_size
         chunks = self._part_samples[parts] // self.chunk_size

@@ -1,8 +1,8 @@
-"""Sources drawn at random, one number of a generator for each draw, until the sources are used up.
+"""Sources drawn at random, with one random number per draw, until the sources are used up.
 
-Such draws are sequential by nature. They are made in blocks, and the state of the generator and the counts are kept for
-each block: so a position after a known block costs a block, and other positions cost the draws up to them, 5 to 20 ns
-each. No data is needed for that, nor for the end of the epoch if it depends on the draws.
+Such draws are sequential by nature. Draws are made in blocks, and the state of the generator and the counts are kept
+for each block: so a position after a known block costs a block, and other positions cost all draws up to the position,
+5 to 20 ns per draw. Draws need no data, even if the end of the epoch depends on the draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUCKETS = 1 << 16
 
 
 class _Checkpoint(NamedTuple):
-    """Start of a block: the positions and the draws of each source before it, and the state of the generator."""
+    """Start of a block: the earlier positions and draws of each source, and the state of the generator."""
 
     position: int
     drawn: NDArray[np.int64]
@@ -30,7 +30,7 @@ class _Checkpoint(NamedTuple):
 
 
 class _Emitted(NamedTuple):
-    """Sources of the positions of a block of draws, the draws of each source after it, and True at the end."""
+    """Sources of the positions of a block of draws, the draws of each source after the block, and True at the end."""
 
     sources: NDArray[np.int32]
     drawn: NDArray[np.int64]
@@ -41,13 +41,13 @@ class SourceOfDraw:
     """The source of each number in [0, 1), by the cumulated probabilities of sources.
 
     ``side`` is an argument of `numpy.searchsorted`: a number equal to a cumulated probability belongs to the source
-    before it ("left") or after it ("right"). About 3 ns for each number, by a table of 65,536 intervals.
+    before it ("left") or after it ("right"). About 3 ns per number, with a table of 65,536 intervals.
     """
 
     def __init__(self, cumulated: NDArray[np.float64], side: Any) -> None:
         self._cumulated, self._side = cumulated, side
         sources = cumulated.searchsorted(np.arange(_BUCKETS + 1) / _BUCKETS, side)
-        # If both borders of an interval have one source, so have all numbers in between.
+        # If both borders of an interval have the same source, all numbers in between have this source.
         self._of_bucket = np.where(sources[:-1] == sources[1:], sources[:-1], -1).astype(np.int32)
 
     def __call__(self, numbers: NDArray[np.float64]) -> NDArray[np.int32]:
@@ -55,12 +55,12 @@ class SourceOfDraw:
         sources = self._of_bucket[(numbers * _BUCKETS).astype(np.int32)]
         unsure = np.flatnonzero(sources < 0)
         exact = self._cumulated.searchsorted(numbers[unsure], self._side)
-        sources[unsure] = np.minimum(exact, len(self._cumulated) - 1)  # rounded, they may end below 1
+        sources[unsure] = np.minimum(exact, len(self._cumulated) - 1)  # rounded probabilities may end below 1
         return sources
 
 
 class DrawnSources(ABC):
-    """The sources of the positions of one epoch, which ends by a rule.
+    """The sources of the positions of one epoch; a rule ends the epoch.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class DrawnSources(ABC):
 
     @property
     def num_samples(self) -> int:
-        """Positions of the epoch, from as many draws as needed."""
+        """Number of positions of the epoch, from as many draws as needed."""
         while not self._checkpoints[-1].is_end:
             self._block(len(self._checkpoints) - 1)
         return self._checkpoints[-1].position
@@ -102,7 +102,7 @@ class DrawnSources(ABC):
         return np.concatenate(parts).astype(np.int64)
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        """Return the position of sample ``number`` of a source; None if the epoch ends before this sample."""
 
         def delivered(checkpoint: _Checkpoint) -> int:
             return int(self._delivered(checkpoint.drawn)[source])
@@ -120,7 +120,7 @@ class DrawnSources(ABC):
         """Return the sources of a block of numbers after ``drawn`` draws of each source."""
 
     def _delivered(self, drawn: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of each source after ``drawn`` draws of it."""
+        """Return the samples of each source after ``drawn`` draws of the source."""
         return drawn
 
     def _number_at(self, position: int) -> int:
@@ -141,7 +141,7 @@ class DrawnSources(ABC):
         emitted = self._emitted(np.random.Generator(bits).random(BLOCK), before.drawn)
         if number + 1 == len(self._checkpoints):
             position = before.position + len(emitted.sources)
-            # If another thread was faster, its checkpoint is equal, and later ones stay.
+            # Another thread may be faster: its checkpoint is equal, and later checkpoints stay.
             self._checkpoints[number + 1 : number + 2] = [
                 _Checkpoint(position, emitted.drawn, bits.state, emitted.is_end)
             ]
@@ -149,7 +149,7 @@ class DrawnSources(ABC):
         return emitted.sources
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle for processes, without the sources of the last block."""
+        """Return the state for pickling, without the sources of the last block."""
         return {**self.__dict__, "_last": None}
 
 
@@ -161,9 +161,9 @@ class WithRepeats(DrawnSources):
     source_of
         The source of each number.
     waits_for_all
-        True if the epoch ends when each source has come to its end once; else at the first end.
+        True if the epoch ends after each source has ended once; False if the epoch ends after the first end.
     spare
-        1 if a source only comes to its end at another draw, which is not a position; else 0.
+        1 if a source ends only at an additional draw that is not a position; else 0.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class WithRepeats(DrawnSources):
 
 
 class WithoutRepeats(DrawnSources):
-    """Each sample comes once: draws of a source that is used up are not positions."""
+    """Each sample appears once: draws of a used-up source are not positions."""
 
     def __init__(self, lengths: Sequence[int], generator: np.random.Generator, source_of: SourceOfDraw) -> None:
         super().__init__(lengths, generator)
@@ -199,7 +199,7 @@ class WithoutRepeats(DrawnSources):
 
     @property
     def num_samples(self) -> int:
-        """Positions of the epoch, without a draw."""
+        """Number of positions of the epoch, without draws."""
         return int(self.lengths.sum())
 
     def _emitted(self, numbers: NDArray[np.float64], drawn: NDArray[np.int64]) -> _Emitted:
@@ -216,7 +216,7 @@ class WithoutRepeats(DrawnSources):
 
 
 class Dropping(WithoutRepeats):
-    """Each sample comes once: a used-up source that is drawn is left out from then on.
+    """Each sample appears once: a used-up source is left out after its next draw.
 
     The other sources are drawn in the ratio of their ``weights``.
     """

@@ -1,7 +1,7 @@
-"""Choices of the source of each position as other libraries make them, source for source.
+"""Choices of the source of each position, source for source as in other libraries.
 
-In each epoch the sources start again, in the order of that epoch. A source that starts again within an epoch has the
-same order again.
+In each epoch the sources restart, in the order of the epoch. A source that restarts within an epoch repeats the same
+order.
 """
 
 from __future__ import annotations
@@ -34,36 +34,38 @@ STOPPING = ("first_exhausted", "all_exhausted", "all_exhausted_without_replaceme
 EPOCHS = ("new", "same")
 _TOLERANCE = float(np.sqrt(np.finfo(np.float64).eps))  # as in Generator.choice
 _MOST_LISTED = 8
-_MOST_DRAWS = 1 << 40  # two hours
+_MOST_DRAWS = 1 << 40  # take two hours
 
 Probabilities = Sequence[float] | Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Interleave(EpochChoice):
-    """The sources as ``datasets.interleave_datasets`` of Hugging Face takes them, with the seed of the mixture.
+    """The sources as in ``datasets.interleave_datasets`` of Hugging Face, with the seed of the mixture.
 
     Parameters
     ----------
     probabilities
-        Of each source, with a sum of 1: in the order of the sources, or by name. None takes a sample of each in turn.
+        Probability of each source, with a sum of 1: in the order of the sources, or by name. None takes the sources in
+        turn.
     stopping
         "first_exhausted": an epoch ends when the first source is used up. "all_exhausted": it ends when each source has
         been used up once, and used-up sources start again. "all_exhausted_without_replacement": the same without
         repeats.
     epochs
-        "new" as in an ``IterableDataset`` of releases from 4.6 on: ``set_epoch`` reorders sources, and draws by the
-        number of the epoch alone, so that the seed counts only in epoch 0. "same" as up to 4.5, and with map-style
-        datasets: every epoch is like epoch 0.
+        "new": as in an ``IterableDataset`` of releases from 4.6 on, ``set_epoch`` reorders sources, and draws depend on
+        the number of the epoch alone; the seed counts only in epoch 0. "same": as up to 4.5, and with map-style
+        datasets, every epoch is like epoch 0.
     whole_turns
-        True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within a turn.
+        True: as with map-style datasets without probabilities, the epoch ends after whole turns, not within a turn.
     world_size
-        World size of a run that ``split_dataset_by_node`` splits by examples, as it does if the least number of shards
-        of a source is not a multiple of it: rank ``r`` has every ``world_size``-th position, from position ``r`` on.
+        World size of a run split by examples: rank ``r`` has every ``world_size``-th position, from position ``r`` on.
+        ``split_dataset_by_node`` splits by examples if the least number of shards of a source is not a multiple of the
+        world size.
 
     Notes
     -----
-    With probabilities, any position costs the draws up to it once, 5 to 20 ns each, and so does the length of an epoch.
+    With probabilities, a position and the length of an epoch cost all draws up to there once, 5 to 20 ns per draw.
     A draw is a double of ``numpy.random.default_rng(seed)``, a stream that changes only with a release note (NEP 19).
 
     References
@@ -100,23 +102,23 @@ class Interleave(EpochChoice):
 
     @property
     def varies(self) -> bool:
-        """True if draws decide the length of each epoch."""
+        """True if draws determine the length of each epoch."""
         repeats = self.stopping != "all_exhausted_without_replacement"
         return self.probabilities is not None and self.epochs == "new" and repeats
 
     def settled(self, names: Sequence[str]) -> Self:
-        """Return the choice for these sources; raise `UsageError` if it does not fit them."""
+        """Return the choice for these sources; raise `UsageError` if the choice does not fit."""
         shares = _in_order("Interleave", self.probabilities, names)
         if shares is not None and abs(math.fsum(shares) - 1) > _TOLERANCE:
             raise UsageError(f"Interleave(probabilities) must have a sum of 1; got {math.fsum(shares)!r}")
         if shares is not None and 0 in shares and self.stopping != "first_exhausted":
-            msg = f"the source {names[shares.index(0)]!r} has probability 0 and never comes to its end; "
-            msg += f"stopping={self.stopping!r} would wait for it"
-            raise UsageError(msg, hint='stopping="first_exhausted", or leave that source out')
+            msg = f"the source {names[shares.index(0)]!r} has probability 0 and never ends; "
+            msg += f"stopping={self.stopping!r} would wait forever"
+            raise UsageError(msg, hint='stopping="first_exhausted", or leave out this source')
         return replace(self, probabilities=shares)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return the share of each source while none is used up."""
+        """Return the share of each source while no source is used up."""
         return [1.0] * len(lengths) if self.probabilities is None else _values(self.probabilities)
 
     def source_epoch(self, epoch: int) -> int:
@@ -136,13 +138,13 @@ class Interleave(EpochChoice):
         return WithRepeats(lengths, generator, source_of, waits_for_all=self.stopping == "all_exhausted")
 
     def _check_draws(self, lengths: Sequence[int]) -> None:
-        """Raise `UsageError` if a source takes too many draws to come to its end."""
+        """Raise `UsageError` if a source needs too many draws to end."""
         draws = [length / max(share, 1e-300) for length, share in zip(lengths, self.shares(lengths), strict=True)]
         if self.stopping != "first_exhausted" and max(draws) > _MOST_DRAWS:
             slowest = draws.index(max(draws))
             msg = f"stopping={self.stopping!r} waits for {lengths[slowest]} samples of a source with probability "
             msg += f"{self.shares(lengths)[slowest]:.2g}: an epoch takes about {draws[slowest]:.2g} draws"
-            raise UsageError(msg, hint="a larger probability, or leave that source out")
+            raise UsageError(msg, hint="a larger probability, or leave out this source")
 
     def _in_turn(self, lengths: Sequence[int]) -> SourcesInTurn:
         if self.stopping == "all_exhausted_without_replacement":
@@ -158,8 +160,9 @@ class Interleave(EpochChoice):
 class Concatenate(EpochChoice):
     """The sources one after another, as in ``datasets.concatenate_datasets`` of Hugging Face.
 
-    So are all epochs of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on only
-    epoch 0 is; later epochs shuffle the shards of all sources together, which is not a mixture.
+    All epochs of map-style datasets are concatenated, and all epochs of an ``IterableDataset`` of releases up to 4.5.
+    From 4.6 on, only epoch 0 is concatenated; later epochs shuffle the shards of all sources together, without a
+    mixture.
 
     Parameters
     ----------
@@ -201,18 +204,18 @@ class Concatenate(EpochChoice):
 
 @dataclass(frozen=True, slots=True)
 class RandomMix(EpochChoice):
-    """The sources as ``webdataset.RandomMix`` draws them.
+    """The sources as in ``webdataset.RandomMix``.
 
-    It draws from Python's ``random`` without a seed, so no two runs are alike. Here it has a seed: epoch 0 equals
-    RandomMix after ``random.seed(seed)``, with the seed of the mixture, if nothing else draws from ``random``; later
-    epochs equal RandomMix after `random_seed`.
+    RandomMix of WebDataset draws from Python's ``random`` without a seed, so no two runs are alike. Here RandomMix has
+    a seed: epoch 0 equals RandomMix after ``random.seed(seed)``, with the seed of the mixture, if nothing else draws
+    from ``random``; later epochs equal RandomMix after `random_seed`.
 
     Parameters
     ----------
     probs
-        Weights of any sum, in the order of the sources or by name; equal ones by default.
+        Weights of any sum, in the order of the sources or by name; default equal weights.
     longest
-        True if an epoch has each sample once; else it ends when a used-up source is drawn.
+        True if an epoch has each sample once; False if a draw of a used-up source ends the epoch.
 
     References
     ----------
@@ -243,14 +246,14 @@ class RandomMix(EpochChoice):
         return not self.longest
 
     def settled(self, names: Sequence[str]) -> Self:
-        """Return the choice for these sources; raise `UsageError` if it does not fit them."""
+        """Return the choice for these sources; raise `UsageError` if the choice does not fit."""
         weights = _in_order("RandomMix", self.probs, names)
         if weights is not None and not sum(weights):
-            raise UsageError("RandomMix(probs) needs one above zero")
+            raise UsageError("RandomMix(probs) needs a weight above zero")
         return replace(self, probs=weights)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return the share of each source while none is used up."""
+        """Return the share of each source while no source is used up."""
         return [1.0] * len(lengths) if self.probs is None else _values(self.probs)
 
     @staticmethod
@@ -274,8 +277,8 @@ class RoundRobin(EpochChoice):
     Parameters
     ----------
     longest
-        True if an epoch has each sample once, and used-up sources are passed over; else it ends at the turn of a
-        used-up source.
+        True if an epoch has each sample once, and used-up sources are skipped; False if the turn of a used-up source
+        ends the epoch.
 
     References
     ----------
@@ -291,7 +294,7 @@ class RoundRobin(EpochChoice):
         return {"longest": self.longest}
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return the share of each source while none is used up."""
+        """Return the share of each source while no source is used up."""
         return [1.0] * len(lengths)
 
     def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:  # noqa: ARG002
@@ -320,7 +323,7 @@ def _python_generator(seed: int) -> np.random.Generator:
 
 
 def _turns(num_sources: int, num_samples: int) -> SourcesInTurn:
-    """Return sources in turn up to a position, without passing over any."""
+    """Return sources in turn up to a position, without skipping a source."""
     return SourcesInTurn([-(-(num_samples - source) // num_sources) for source in range(num_sources)], num_samples)
 
 
@@ -338,7 +341,7 @@ def _world_size(value: object) -> int:
 
 
 def _listed(what: str, given: Any) -> Any:
-    """Return probabilities as a tuple or a mapping by name, or raise `UsageError` if one is not a number from 0 on."""
+    """Return probabilities as a tuple or a mapping by name; raise `UsageError` for an invalid probability."""
     if given is None:
         return None
     named = dict(given) if isinstance(given, Mapping) else None
@@ -347,7 +350,7 @@ def _listed(what: str, given: Any) -> Any:
     except (TypeError, ValueError):
         values = []
     if not values or not all(0 <= value < math.inf for value in values):
-        raise UsageError(f"{what} takes a probability from 0 on for each source; got {given!r:.80}")
+        raise UsageError(f"{what} takes a probability of at least 0 for each source; got {given!r:.80}")
     return tuple(values) if named is None else dict(zip(named, values, strict=True))
 
 
@@ -369,7 +372,7 @@ def _values(given: Any) -> list[float]:
 
 
 def _for_state(given: Any) -> Any:
-    """Return probabilities for a state; a digest of many."""
+    """Return probabilities for a state; a digest for many probabilities."""
     if given is None or len(given) <= _MOST_LISTED:
         return None if given is None else _values(given)
     return hashlib.blake2b(json.dumps(_values(given)).encode(), digest_size=8).hexdigest()

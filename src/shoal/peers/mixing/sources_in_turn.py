@@ -12,9 +12,9 @@ from shoal.peers.round_robin import RoundRobin
 
 
 class SourcesInTurn:
-    """Round robin: one sample of each source in turn until the epoch ends; O(log num_sources) for each position.
+    """Round robin: one sample of each source in turn until the epoch ends; O(log num_sources) per position.
 
-    A source is skipped after ``limits`` samples in an epoch; ``num_samples`` are at most the sum of the limits.
+    A source is skipped after ``limits`` samples in an epoch; ``num_samples`` is at most the sum of the limits.
     """
 
     def __init__(self, limits: Sequence[int], num_samples: int) -> None:
@@ -34,7 +34,7 @@ class SourcesInTurn:
         return self._turns.locate(np.arange(start, stop))[0]
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        """Return the position of sample ``number`` of a source; None if the epoch ends before this sample."""
         if number >= self._limits[source]:
             return None
         position = int(self._turns.positions(np.array([source]), np.array([number]))[0])
@@ -57,6 +57,6 @@ class Concatenated:
         return np.searchsorted(self._first, np.arange(start, stop), side="right") - 1
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if it has none."""
+        """Return the position of sample ``number`` of a source; None if the source has no such sample."""
         position = int(self._first[source]) + number
         return position if position < self._first[source + 1] else None

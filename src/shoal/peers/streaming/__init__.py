@@ -1,1 +1,1 @@
-"""Orders of MosaicML Streaming: samples of its streams by position, and the ranks that get them."""
+"""Orders of MosaicML Streaming: samples of streams by position, and the ranks of these samples."""

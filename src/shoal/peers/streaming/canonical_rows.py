@@ -1,10 +1,10 @@
-"""Positions of an epoch whose samples alternate over canonical nodes.
+"""Positions of an epoch that alternates over canonical nodes.
 
 A canonical node has a row of the epoch, and the positions go down the columns: position ``q`` is sample ``q // nodes``
-of row ``q % nodes``, as long as all rows have a sample. Streaming calls that a partition. It hands position ``q`` to
-physical node ``q % physical_nodes``, and there to rank ``(q // physical_nodes) % ranks_per_node``, which cuts its
-positions into batches and workers. So a global batch is a range of positions, for any number of nodes, ranks and
-workers.
+of row ``q % nodes``, as long as all rows have a sample. Streaming calls this a partition. Streaming hands position
+``q`` to physical node ``q % physical_nodes``, and on the node to rank ``(q // physical_nodes) % ranks_per_node``. The
+rank divides its positions into batches and among workers. So a global batch is a range of positions, for any number of
+nodes, ranks and workers.
 
 References
 ----------
@@ -48,12 +48,12 @@ class Rows:
 
     @staticmethod
     def padded(num_samples: int, num_rows: int, *, num_nodes: int, ranks_per_node: int) -> Rows:
-        """Return rows with the original's repeats, which give each rank equally many samples.
+        """Return rows with the original's repeats, for equally many samples on each rank.
 
-        A shorter row repeats its last sample; rows that nodes share are filled up, and so are the samples of a node
-        that its ranks do not divide.
+        A shorter row repeats its last sample. Rows shared by nodes are filled up, and so are the samples of a node if
+        the number of ranks does not divide them.
 
-        Raises `UsageError` if there are too few samples; the original has no repeats for them either.
+        Raises `UsageError` for too few samples; the original fails, too.
         """
         length = -(-num_samples // num_rows)
         ratio = num_nodes // num_rows if num_rows < num_nodes else 1
@@ -64,14 +64,14 @@ class Rows:
             last = starts + width - (np.diff(borders) < length)
             columns = _filling(length, padding, ratio)
             tail = np.concatenate([last, (starts + columns[:, None]).reshape(-1)])
-        else:  # fewer samples than rows: they are repeated from the first, row after row
+        else:  # fewer samples than rows: samples are repeated from the first sample on, row after row
             repeated = np.arange(num_rows * (length + padding)) % max(1, num_samples)
             starts, width, tail = np.zeros(num_rows, dtype=np.int64), 0, repeated.reshape(num_rows, -1).T.reshape(-1)
         rows = Rows(starts, width, tail)
         return rows.extended(_rank_padding(len(rows) // num_nodes, ranks_per_node), num_nodes)
 
     def extended(self, sources: NDArray[np.int64], num_nodes: int) -> Rows:
-        """Return the rows with the samples at these places of every node's share again at its end."""
+        """Return the rows with the samples at these places of every node's share repeated at the end of the share."""
         if not len(sources):
             return self
         positions = (sources[:, None] * num_nodes + np.arange(num_nodes)).reshape(-1)
@@ -102,7 +102,7 @@ class Rows:
 
 
 def _filling(length: int, padding: int, ratio: int) -> NDArray[np.int64]:
-    """Return the columns that fill up rows of ``length`` samples if ``ratio`` nodes share a row."""
+    """Return the columns for filling up rows of ``length`` samples if ``ratio`` nodes share a row."""
     stop = length - ratio + 1
     columns = np.arange(max(0, stop - padding), max(0, stop))
     if padding and len(columns) not in (1, padding):
@@ -112,14 +112,14 @@ def _filling(length: int, padding: int, ratio: int) -> NDArray[np.int64]:
 
 
 def _rank_padding(num_samples: int, num_ranks: int) -> NDArray[np.int64]:
-    """Return the positions of a node's samples that repeat, so that all ranks of the node get equally many."""
+    """Return the positions of a node's samples to repeat, so that all ranks of the node get equally many samples."""
     missing = -num_samples % num_ranks
     begin = num_samples - num_ranks - missing + 1
     return begin + np.arange(missing) if begin >= 0 else np.arange(missing) % max(1, num_samples)
 
 
 def rank_of(positions: NDArray[Any], num_nodes: int, ranks_per_node: int) -> NDArray[Any]:
-    """Return the rank that has each position, counted over all nodes."""
+    """Return the rank of each position, counted over all nodes."""
     rest, node = np.divmod(positions, num_nodes)
     ranks: NDArray[Any] = node * ranks_per_node + rest % ranks_per_node
     return ranks

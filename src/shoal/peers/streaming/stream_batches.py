@@ -1,7 +1,7 @@
-"""Batches of Streaming that hold fixed parts of each stream, or one stream each.
+"""Batches of Streaming with fixed parts of each stream, or with samples of a single stream.
 
-Each stream is shuffled by itself, all with the same seed, and its rows are read as in `Rows`. Batches come until the
-first stream ends (stratified) or all have (others), without incomplete batches:
+Each stream is shuffled separately, with the same seed, and its rows are read as in `Rows`. Batches come until the first
+stream ends (stratified) or until all streams end (per_stream, device_per_stream), without incomplete batches:
 
 * *stratified*: global batches with a fixed number of samples of each stream, by its part of the epoch;
 * *per_stream*: global batches of one stream, in random order;
@@ -29,7 +29,7 @@ BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
 
 class BatchShape(NamedTuple):
-    """Numbers of canonical nodes, physical nodes and ranks, and samples of a rank's batch."""
+    """Numbers of canonical nodes, of physical nodes and of ranks, and the batch size of a rank."""
 
     canonical_nodes: int
     nodes: int
@@ -51,7 +51,7 @@ class BatchShape(NamedTuple):
 
 
 def portions(proportions: NDArray[np.float64], global_batch: int) -> NDArray[np.int64]:
-    """Return the samples of each stream in a stratified global batch: the whole part of its share, or one more.
+    """Return the samples of each stream in a stratified global batch: its share, rounded down or up.
 
     Raises `UsageError` if a stream has no sample in a batch.
     """
@@ -61,7 +61,7 @@ def portions(proportions: NDArray[np.float64], global_batch: int) -> NDArray[np.
     counts[np.flip(np.argsort(left))[:lacking]] += 1
     if not counts.all():
         msg = f"stream {int(np.argmin(counts))} has no sample in a global batch of {global_batch}"
-        raise UsageError(msg, hint="a larger batch_size, or a larger part of that stream")
+        raise UsageError(msg, hint="a larger batch_size, or a larger part of this stream")
     return counts
 
 
@@ -80,7 +80,7 @@ def num_batched(batching: str, shape: BatchShape, samples: NDArray[np.int64], pr
 def batched_ids(
     batching: str, shape: BatchShape, streams: Sequence[Ids], proportions: NDArray[np.float64], rng: np.random.Generator
 ) -> Ids:
-    """Return the ids of an epoch in the order of positions, from the shuffled ids of streams; O(num_samples)."""
+    """Return the ids of an epoch by position, from the shuffled ids of streams; O(num_samples)."""
     if batching == "device_per_stream":
         return _device_per_stream(shape, streams, rng)
     flat = [ids[(rows := shape.rows(len(ids), batching)).numbers(0, len(rows))] for ids in streams]
@@ -94,7 +94,7 @@ def batched_ids(
 
 
 def _in_turns(batches: Sequence[Ids], rng: np.random.Generator) -> Ids:
-    """Return the batches of streams, shape (num_batches, size) each, in random turns; streams keep their order."""
+    """Merge the batches of streams, of shape (num_batches, size) each, in random turns; streams keep their order."""
     origins = np.repeat(np.arange(len(batches)), [_whole(len(of_stream)) for of_stream in batches])
     rng.shuffle(origins)
     ids = np.empty((len(origins), batches[0].shape[1]), dtype=batches[0].dtype)
@@ -110,13 +110,13 @@ def _device_per_stream(shape: BatchShape, streams: Sequence[Ids], rng: np.random
     for node in range(nodes):
         batches = [of_stream[node] for of_stream in shares]
         of_nodes.append(_in_turns([ids[: len(ids) // size * size].reshape(-1, size) for ids in batches], rng))
-    # The batches of nodes alternate; a node that has ended is passed over.
+    # The batches of nodes alternate; finished nodes are skipped.
     turns = np.concatenate([np.arange(len(batches)) * nodes + node for node, batches in enumerate(of_nodes)])
     return np.concatenate(of_nodes)[np.argsort(turns)].reshape(-1)
 
 
 def _node_shares(ids: Ids, shape: BatchShape) -> list[Ids]:
-    """Return the samples of a stream for each physical node: its rows, in turns of one sample for each rank."""
+    """Return the samples of a stream for each physical node: its rows, in turns of one sample per rank."""
     rows = shape.rows(len(ids), "device_per_stream")
     numbers = rows.numbers(0, len(rows))
     column, row = np.divmod(np.arange(len(numbers)), shape.canonical_nodes)
@@ -130,7 +130,7 @@ def _node_shares(ids: Ids, shape: BatchShape) -> list[Ids]:
 
 
 def _node_lengths(num_samples: int, shape: BatchShape) -> NDArray[np.int64]:
-    """Return the samples of a stream that each physical node has."""
+    """Return the number of samples of a stream on each physical node."""
     if shape.parity:
         return np.full(shape.nodes, len(shape.rows(num_samples, "device_per_stream")) // shape.nodes)
     rows_per_node = shape.canonical_nodes // shape.nodes
@@ -143,5 +143,5 @@ def _node_lengths(num_samples: int, shape: BatchShape) -> NDArray[np.int64]:
 def _whole(num_batches: int) -> int:
     if not num_batches:
         msg = "a stream has too few samples for a single batch"
-        raise UsageError(msg, hint="a smaller batch_size, or more samples of that stream")
+        raise UsageError(msg, hint="a smaller batch_size, or more samples of this stream")
     return num_batches

@@ -1,4 +1,4 @@
-"""Epochs of Streaming's streams: how often each sample comes, drawn for an epoch, and shuffled together or batched.
+"""Epochs of Streaming's streams: the copies of each sample, drawn per epoch, and shuffled together or batched.
 
 References
 ----------
@@ -25,7 +25,7 @@ from shoal.peers.streaming.streaming_shuffles import Ids
 class StreamEpochs:
     """The streams of a dataset.
 
-    Raises `UsageError` if streams do not have every shard of the dataset once, or one has no samples.
+    Raises `UsageError` if streams do not have every shard of the dataset once, or if a stream has no samples.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class StreamEpochs:
         batching: str,
         seed: int,
     ) -> None:
-        # A shard without samples does not take part.
+        # Shards without samples are left out.
         self._shards = [shards[shard_samples[shards] > 0] for shards in shards_of(shares, len(shard_samples))]
         self._sizes, self._starts = shard_samples, chunk_starts(shard_samples)[:-1]
         samples = np.array([int(shard_samples[shards].sum()) for shards in self._shards])
@@ -58,19 +58,19 @@ class StreamEpochs:
         return num_batched(self._batching, shape, *self.amounts)
 
     def joined(self, epoch: int) -> tuple[NDArray[np.int64], Ids]:
-        """Return the units of all streams in an epoch, and the ids in them."""
+        """Return the units of all streams in an epoch, and the ids in the units."""
         sampling = self._sampling(epoch)
         rng = sampling.generator()
         drawn = [self._drawn(stream, sampling, rng) for stream in range(len(self._shards))]
         return np.concatenate([units for units, _ in drawn]), np.concatenate([ids for _, ids in drawn])
 
     def each(self, epoch: int) -> list[tuple[NDArray[np.int64], Ids]]:
-        """Return the units of each stream, drawn by itself, and the ids in them."""
+        """Return the units of each stream, drawn separately, and the ids in the units."""
         sampling = self._sampling(epoch)
         return [self._drawn(stream, sampling, sampling.generator()) for stream in range(len(self._shards))]
 
     def batched(self, shape: BatchShape, shuffled: Sequence[Ids], epoch: int) -> Ids:
-        """Return the ids of batches of streams, given the shuffled ids of each."""
+        """Return the ids of batches of streams, given the shuffled ids of each stream."""
         return batched_ids(self._batching, shape, shuffled, self.amounts.proportions, self._sampling(epoch).generator())
 
     def _sampling(self, epoch: int) -> ShardSampling:
@@ -85,7 +85,7 @@ class StreamEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ShardSampling:
-    """Sampling of shards, ``granularity`` samples at a time, by a seed that is fixed or changes with epochs."""
+    """Sampling of shards, ``granularity`` samples at a time, by a fixed seed or a seed per epoch."""
 
     granularity: int
     seed: int
@@ -97,7 +97,7 @@ class ShardSampling:
         return np.random.default_rng(self.seed if self.is_fixed else self.seed + self.epoch)
 
     def counts(self, shard_samples: NDArray[np.int64], choose: int) -> NDArray[np.int64]:
-        """Return the samples of each shard if ``choose`` samples take part; O(samples / granularity)."""
+        """Return the samples of each shard in a choice of ``choose`` samples; O(samples / granularity)."""
         num_samples = int(shard_samples.sum())
         whole, part = divmod(choose, num_samples)
         counts = shard_samples * whole
@@ -115,9 +115,9 @@ class ShardSampling:
     def units(
         self, shard_samples: NDArray[np.int64], first_ids: NDArray[np.int64], counts: NDArray[np.int64], rng: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sizes of the units that are shuffled instead of shards, and their ids, unit after unit.
+        """Return the sizes of the units to shuffle instead of shards, and their ids, unit after unit.
 
-        A shard is a unit for each time that all of its samples come; the rest, drawn from ``rng``, is another unit.
+        A shard makes one unit per complete copy; the rest of the shard, drawn from ``rng``, is another unit.
         """
         sizes: list[int] = []
         ids: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]

@@ -21,9 +21,9 @@ _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 class StreamShare(NamedTuple):
-    """Shards of a stream and its weight, whose name is ``"proportion"``, ``"repeat"``, ``"choose"`` or empty.
+    """Shards of a stream and its weight; the name of the weight is "proportion", "repeat", "choose" or empty.
 
-    ``first_shard`` is None if the shards follow the stream before.
+    ``first_shard`` is None if the shards follow the shards of the last stream.
     """
 
     shards: int
@@ -38,19 +38,20 @@ class StreamShare(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """Samples of each stream in an epoch, and their parts of all; shape (num_streams,) each."""
+    """Samples of each stream in an epoch, and the share of each stream; arrays of shape (num_streams,)."""
 
     choose: NDArray[np.int64]
     proportions: NDArray[np.float64]
 
 
 def stream_shares(streams: Any) -> tuple[StreamShare, ...]:
-    """Return the streams of a list of mappings, checked.
+    """Check a list of mappings, and return the streams.
 
     >>> stream_shares([{"shards": 12, "proportion": 0.25}, {"shards": 4, "proportion": 0.75}])[1].weight
     'proportion'
 
-    Raises `UsageError` if a stream has no number of shards or several weights, or if only some have a proportion.
+    Raises `UsageError` if a stream has no number of shards or several weights, or if only some streams have a
+    proportion.
     """
     if not isinstance(streams, Sequence) or isinstance(streams, str) or not streams:
         msg = f"streams= takes a list with a mapping for each stream; got {streams!r:.100}"
@@ -58,7 +59,7 @@ def stream_shares(streams: Any) -> tuple[StreamShare, ...]:
     shares = tuple(_share(stream) for stream in streams)
     if len({share.weight == "proportion" for share in shares}) > 1:
         msg = "some streams have a proportion and some do not"
-        raise UsageError(msg, hint="repeat, choose or no weight are counts, which proportions cannot be added to")
+        raise UsageError(msg, hint="repeat, choose and no weight are counts, and cannot be mixed with proportions")
     return shares
 
 
@@ -67,20 +68,22 @@ def _share(stream: Any) -> StreamShare:
         return stream
     weights = [name for name in _WEIGHTS if isinstance(stream, Mapping) and stream.get(name) is not None]
     if not isinstance(stream, Mapping) or len(weights) > 1 or not stream.keys() <= {"shards", "first_shard", *_WEIGHTS}:
-        msg = f"a stream has shards, perhaps first_shard, and at most one of {', '.join(_WEIGHTS)}; got {stream!r:.100}"
+        msg = (
+            f"a stream has shards, first_shard if needed, and at most one of {', '.join(_WEIGHTS)}; got {stream!r:.100}"
+        )
         raise UsageError(msg)
     shards = as_whole("shards of a stream", stream.get("shards"))
     weight = weights[0] if weights else ""
     amount = stream[weight] if weight else 1
     if shards < 1 or not isinstance(amount, (int, float)) or not amount >= 0:
-        raise UsageError(f"a stream has 1 or more shards, and a weight that is a number from 0; got {stream!r:.100}")
+        raise UsageError(f"a stream has 1 or more shards, and a weight of at least 0; got {stream!r:.100}")
     first = stream.get("first_shard")
     first = first if first is None else as_whole("first_shard", first)
     return StreamShare(shards, weight, as_whole("choose", amount) if weight == "choose" else amount, first)
 
 
 def shards_of(shares: Sequence[StreamShare], num_shards: int) -> list[NDArray[np.int64]]:
-    """Return the shards of each stream of a dataset, whose shards are each in one stream.
+    """Return the shards of each stream; every shard of the dataset must be in exactly one stream.
 
     Raises `UsageError` if a shard is in no stream, or in several.
     """
@@ -91,8 +94,8 @@ def shards_of(shares: Sequence[StreamShare], num_shards: int) -> list[NDArray[np
         of_streams.append(np.arange(first, after))
     if not np.array_equal(np.sort(np.concatenate(of_streams)), np.arange(num_shards)):
         spans = ", ".join(f"[{shards[0]}, {shards[-1] + 1})" for shards in of_streams)
-        msg = f"the streams have the shards {spans}; the dataset has {num_shards} shards, each to be in one stream"
-        raise UsageError(msg, hint="shards=, and first_shard= where streams are not in the order of shards")
+        msg = f"the streams have the shards {spans}; each of the {num_shards} shards must be in one stream"
+        raise UsageError(msg, hint="set shards=, and first_shard= if streams are not in the order of shards")
     return of_streams
 
 
@@ -114,7 +117,7 @@ def whole_epoch(size: Any) -> int:
 
 
 def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_size: int | None, seed: int) -> Amounts:
-    """Return the samples that each stream contributes to an epoch; the seed distributes the rest of the rounding.
+    """Return the samples of each stream in an epoch; the seed distributes the rounding remainder.
 
     Raises `UsageError` if there is an epoch size beside counts of samples, or no stream contributes a sample.
     """
@@ -132,7 +135,7 @@ def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_
         return Amounts(choose, proportions)
     if epoch_size:
         msg = "epoch_size= is for streams with proportions, or without weights; repeat and choose are counts"
-        raise UsageError(msg, hint="leave one of them out")
+        raise UsageError(msg, hint="leave out epoch_size=, or repeat and choose")
     counts = [
         {"choose": share.amount, "repeat": int(share.amount * count)}.get(share.weight, count)
         for share, count in zip(shares, samples.tolist(), strict=True)

@@ -1,8 +1,8 @@
 """The order of a run with MosaicML Streaming 0.13.
 
 Streaming makes the ids of an epoch as one array over nodes, ranks, workers and batches, on every node, for every epoch
-and every resume. All of it is one global order, independent of ranks, workers and batch size, and a rule that deals its
-positions to ranks: the shuffled ids of `streaming_shuffles`, and `canonical_rows`.
+and every resume. The array is one global order, independent of ranks, workers and batch size (the shuffled ids of
+`streaming_shuffles`), and a rule for dealing positions to ranks (`canonical_rows`).
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Streaming:
     alternate over the parts. In a run with ``physical_nodes * ranks_per_node`` ranks, each rank gets the same samples
     as in Streaming; at another world size, the global batches are the same sets.
 
-    An epoch has each sample once, and no part of it stays in the order of shards. With ``parity`` it has the repeats of
-    the original, which give all ranks equally many samples, and its unshuffled tails under py1br.
+    An epoch has each sample once, and no part of an epoch stays in the order of shards. With ``parity``, an epoch has
+    the repeats of the original (for equally many samples on all ranks), and the unshuffled tails of py1br.
 
     Parameters
     ----------
     algorithm
         ``"py1e"`` (default), ``"py1br"``, ``"py1s"``, ``"py2s"`` or ``"naive"``; Streaming's `shuffle_algo`.
     num_canonical_nodes
-        Parts. By default the physical nodes at the start of the run, and 64 times as many for py1s and py2s.
+        Number of parts. By default the physical nodes at the start of the run, and 64 times as many for py1s and py2s.
     shuffle_block_size
         Samples among which py1e and py1br mix. By default ``max(4_000_000 // num_canonical_nodes, 2**18)``.
     partition
@@ -75,19 +75,20 @@ class Streaming:
     epoch_size
         Samples of an epoch, a number or a text such as ``"100k"``.
     sampling_method, sampling_granularity
-        ``"balanced"`` (default) draws other samples of a stream in every epoch, ``"fixed"`` the same; samples at once.
+        ``"balanced"`` (default) draws different samples of a stream in every epoch, ``"fixed"`` the same samples; the
+        granularity is the number of samples per draw.
     batching_method
         ``"random"`` (default), ``"stratified"``, ``"per_stream"`` or ``"device_per_stream"``.
     batch_size
-        Samples of a rank's batch, as `StreamingDataset` takes it; needed for all batchings but ``"random"``.
+        Samples of a rank's batch, as in `StreamingDataset`; needed for all batchings but ``"random"``.
     shuffle_seed
         Default of the seed. If streams have proportions, give this argument, not ``seed=``: it distributes the rest of
         the rounding.
 
     Notes
     -----
-    The first use makes all ids of an epoch: O(num_samples) time, 4 bytes a sample below 2^31 samples.
-    `BoundOrder.positions` makes their inverse, of the same size.
+    The first use makes all ids of an epoch: O(num_samples) time, 4 bytes per sample below 2^31 samples.
+    `BoundOrder.positions` makes the inverse, of the same size.
 
     References
     ----------
@@ -145,8 +146,8 @@ class Streaming:
         nodes = self.dealing_nodes
         if nodes % self.canonical_nodes and self.canonical_nodes % nodes:
             msg = f"{nodes} physical nodes and {self.canonical_nodes} canonical nodes do not divide each other"
-            hint = "give the nodes that the run began with as initial_physical_nodes="
-            raise UsageError(msg, hint=f"{hint}; partition='orig' takes no such numbers")
+            hint = "give the nodes at the start of the run as initial_physical_nodes="
+            raise UsageError(msg, hint=f"{hint}; partition='orig' does not take these numbers")
         if self.batching_method != "random" and self.batch_size is None:
             msg = f"batching_method={self.batching_method!r} needs batch_size=, the samples of a rank's batch"
             raise UsageError(msg)
@@ -157,12 +158,12 @@ class Streaming:
 
     @property
     def default_seed(self) -> int:
-        """Seed where none is given."""
+        """Seed if no seed is given."""
         return self.shuffle_seed
 
     @property
     def has_streams(self) -> bool:
-        """True if epochs are made of streams, or differ from the dataset in size."""
+        """True if epochs are made from streams, or differ from the dataset in size."""
         return self.streams is not None or self.epoch_size is not None or self.batching_method != "random"
 
     @property
@@ -180,7 +181,7 @@ class Streaming:
 
     @property
     def dealing_nodes(self) -> int:
-        """Nodes over which positions alternate: initial nodes if the present ones do not fit canonical nodes."""
+        """Nodes over which positions alternate: initial nodes if current nodes do not fit canonical nodes."""
         nodes, canonical = self.physical_nodes, self.canonical_nodes
         fits = canonical % nodes == 0 or nodes % canonical == 0
         return nodes if fits or self.partition == "orig" else self.initial_physical_nodes or nodes
@@ -270,14 +271,14 @@ class Streaming:
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return the start of a run by a checkpoint of ``StreamingDataset`` or ``StreamingDataLoader``.
 
-        Its numbers replace the defaults of this order. Without ``parity``, the position is the number of distinct
-        samples that the run had.
+        The numbers of the checkpoint replace the defaults of this order. Without ``parity``, the position is the number
+        of distinct samples in the run.
 
         Raises
         ------
         StateError
-            The checkpoint has another seed or number of canonical nodes, or, without ``parity``, the samples seen are
-            not the first of an epoch without repeats.
+            The checkpoint has another seed or number of canonical nodes, or, without ``parity``, the samples of the run
+            are not the first samples of an epoch without repeats.
         """
         if not all(type(checkpoint.get(name)) is int for name in _CHECKPOINT):
             return None
@@ -285,7 +286,7 @@ class Streaming:
         if seed not in (self.default_seed, its_seed) or self.num_canonical_nodes not in (None, nodes):
             msg = f"the checkpoint is of shuffle_seed={its_seed} and num_canonical_nodes={nodes}; this stream has "
             msg += f"{seed} and {self.canonical_nodes}"
-            raise StateError(msg, hint="leave them out of shuffle(), which then takes the checkpoint's numbers")
+            raise StateError(msg, hint="leave out both in shuffle() to use the numbers of the checkpoint")
         initial = checkpoint.get("initial_physical_nodes") or self.initial_physical_nodes
         order = replace(self, num_canonical_nodes=nodes, initial_physical_nodes=initial, shuffle_seed=its_seed)
         # Streaming rounds down, too.
@@ -297,9 +298,10 @@ class Streaming:
         return Adopted(order, its_seed, epoch, min(position, order.num_positions(chunk_samples)))
 
     def position_without_repeats(self, chunk_samples: NDArray[np.int64], seed: int, epoch: int, position: int) -> int:
-        """Return the position with the same samples before it as the original has before ``position``.
+        """Return the position with the same earlier samples as ``position`` in the original.
 
-        O(1) before the last column of canonical nodes, unless tails differ. Raises `StateError` if there is none.
+        O(1) before the last column of canonical nodes, unless tails differ. Raises `StateError` without such a
+        position.
         """
         theirs = replace(self, parity=True).bind(chunk_samples, seed=seed, epoch=epoch)
         ours = self.bind(chunk_samples, seed=seed, epoch=epoch)
@@ -310,7 +312,7 @@ class Streaming:
             seen = distinct(seen)
         if not np.array_equal(seen, np.sort(ours.ids(0, min(len(seen), ours.num_samples)))):
             msg = f"up to sample {position} of epoch {epoch}, Streaming had repeats or an unshuffled tail"
-            raise StateError(msg, hint="parity=True goes on with its order to the end, repeats included")
+            raise StateError(msg, hint="parity=True continues in Streaming's order to the end, repeats included")
         return len(seen)
 
 
@@ -333,7 +335,7 @@ class StreamingEpoch(PeerEpoch):
 
     @cached_property
     def _ids_of_numbers(self) -> Ids:
-        """Id of each sample number: the ids of canonical node 0, of node 1, and so on."""
+        """Id of each sample number: the ids of canonical node 0, then of node 1, and so on."""
         order, seeds = self._order, (self._seed, self._epoch)
         if not order.has_streams:
             return order.shuffled(self._shard_samples, *seeds)
@@ -351,7 +353,7 @@ class StreamingEpoch(PeerEpoch):
         return first_positions(self, self._num_stored)
 
     def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids; up to 10 ns each after the first call."""
+        """Return the sample ids; up to 10 ns per id after the first call."""
         has_one_row = len(self._rows.starts) == 1 and stop <= self._rows.width  # then numbers are positions
         ids = self._ids_of_numbers[slice(start, stop) if has_one_row else self._rows.numbers(start, stop)]
         return ids.astype(np.int64)

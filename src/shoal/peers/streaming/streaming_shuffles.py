@@ -1,8 +1,8 @@
 """The five shuffles of MosaicML Streaming 0.13, id for id.
 
-All of them draw from two generators: one of the seed, for everything that stays the same in the whole run, and one of
-seed plus epoch. A shuffle of a list, of an array of any width and `permutation` draw the same numbers, so lists of
-objects are arrays here, and ids take 4 bytes if that is enough.
+All shuffles draw from two generators: a generator of the seed, for everything that stays the same in the whole run, and
+a generator of seed plus epoch. A shuffle of a list, a shuffle of an array of any width, and `permutation` draw the same
+numbers. So arrays replace lists of objects, and ids take 4 bytes if possible.
 
 * *naive*: all samples permuted.
 * *py1s*: shards in random order, cut into equal parts for the canonical nodes; the pieces of each part in random order,
@@ -14,8 +14,8 @@ objects are arrays here, and ids take 4 bytes if that is enough.
 References
 ----------
 ``streaming/base/shuffle/`` of mosaicml-streaming 0.13.0: ``naive.py``, ``py1s.py``, ``py2s.py``, ``py1br.py``,
-``py1e.py``. The numbers come from numpy's PCG64 and `numpy.random.Generator`, whose stream of values NEP 19 lets change
-between versions of numpy; it has not for these methods since 1.17.
+``py1e.py``. The numbers come from numpy's PCG64 and `numpy.random.Generator`. By NEP 19, the stream of values may
+change between versions of numpy; the stream of these methods has not changed since 1.17.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shoal.peers.streaming.canonical_rows import part_starts
 ALGORITHMS = ("naive", "py1br", "py1e", "py1s", "py2s")
 
 Ids = NDArray[Any]
-"""Sample ids, int32 where that is wide enough, otherwise int64."""
+"""Sample ids, int32 if wide enough, else int64."""
 
 _DRAWN_AT_ONCE = 1 << 20
 _SORTED_AT_ONCE = 1 << 19
@@ -51,8 +51,8 @@ def shuffled_ids(
 ) -> Ids:
     """Return the ids of an epoch, canonical node after canonical node; shape (num_samples,).
 
-    4 bytes and 10 to 100 ns a sample, and for each shard 2 to 8 us; py1e takes up to 15 bytes more for each sample of a
-    block and a half. With ``mends_tails``, py1br permutes the tails of canonical nodes, too.
+    Takes 4 bytes and 10 to 100 ns per sample, and 2 to 8 us per shard; py1e takes up to 15 additional bytes per sample
+    of one and a half blocks. With ``mends_tails``, py1br permutes the tails of canonical nodes, too.
 
     Raises `UsageError` if the block size is too small for the algorithm.
     """
@@ -83,7 +83,7 @@ def _fill(
     """Write the samples of pieces one after another; a generator permutes the samples of each piece."""
     at = 0
     for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
-        samples = np.arange(begin, begin + size)  # 64 bits wide, which numpy shuffles faster than 32
+        samples = np.arange(begin, begin + size)  # numpy shuffles 64-bit integers faster than 32-bit integers
         if rng is not None:
             rng.shuffle(samples)
         ids[at : at + size] = samples
@@ -116,11 +116,11 @@ def _twice_shuffled(
 
 
 def _blocks(ids: Ids, pieces: Pieces, block_size: int, rng: np.random.Generator, *, mends_tails: bool) -> None:
-    """Permute blocks of each part, whose borders begin at a random place in the first block.
+    """Permute blocks of each part; borders of blocks begin at a random place in the first block.
 
     The original ignores the part of the first block before the canonical node, and so stops early: the tail of the
-    node, up to 0.75 blocks, often stays in the order of shards. Mended tails are permuted after everything else, so
-    that all other drawn numbers stay the same.
+    node, up to 0.75 blocks, often stays in the order of shards. Mended tails are permuted last, so that all other
+    drawn numbers stay the same.
     """
     _fill(ids, pieces.begins, pieces.sizes)
     low, high = _block_range(block_size)
@@ -152,11 +152,11 @@ def _expanded(ids: Ids, pieces: Pieces, block_size: int, rng: np.random.Generato
 
 
 def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.Generator) -> None:
-    """Move each sample of a canonical node to a random place around its own, in place.
+    """Move each sample of a canonical node to a random place around its old place; changes the array in place.
 
-    No sample moves by more than half a block, so places are drawn and sorted over about a block at a time, instead of
-    the whole node. The order of two samples at the same place, to the last bit, is undefined; the original has numpy's
-    order, which differs from machine to machine.
+    No sample moves by more than half a block, so places are drawn and sorted for about a block at a time, instead of
+    the whole node. The order of two samples at exactly the same place is undefined; the original has numpy's order,
+    and numpy's order differs between machines.
     """
     if not len(ids):
         return
@@ -165,7 +165,7 @@ def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.
     at_once = max(1, int(min(2 * reach, _DRAWN_AT_ONCE + reach / 4)))
     starts = np.cumsum(sizes) - sizes
     groups = np.flatnonzero(np.diff(starts // at_once, prepend=-1)).tolist()
-    # After the samples before `end` are drawn, only the last `2 * reach` of them may still be waiting.
+    # After drawing the samples before `end`, only the last `2 * reach` samples may still be waiting.
     room = min(num_samples, int(2 * reach) + at_once + int(sizes.max()) + 1)
     places, waiting = np.empty(room), np.empty(room, dtype=ids.dtype)
     done = count = 0
@@ -181,7 +181,7 @@ def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.
             at += size
         waiting[count : count + end - begin] = ids[begin:end]
         count += end - begin
-        bound = np.inf if end == num_samples else end - reach  # no later sample lies before it
+        bound = np.inf if end == num_samples else end - reach  # no later sample lies before the bound
         limit = float(done)
         while limit < bound and count:
             limit = min(bound, limit + max(_SORTED_AT_ONCE, count // 3))
@@ -191,7 +191,7 @@ def _spread(ids: Ids, sizes: NDArray[np.int64], block_size: int, rng: np.random.
 
 
 def _taken_below(places: NDArray[np.float64], waiting: Ids, limit: float) -> tuple[Ids, int]:
-    """Take the samples at places below a limit out of both arrays; return them in order, and the number left."""
+    """Take the samples at places below a limit out of both arrays; return these in order, and the number remaining."""
     taken_places, taken, left = [], [], 0
     for first in range(0, len(places), _LOOKED_AT_ONCE):
         some_places, some = places[first : first + _LOOKED_AT_ONCE], waiting[first : first + _LOOKED_AT_ONCE]
@@ -213,7 +213,7 @@ def _drawn(rng: np.random.Generator, low: int, high: int, shape: tuple[int, ...]
     try:
         return rng.integers(low, high, shape)
     except ValueError:
-        msg = "a shuffle block of less than 2 samples cannot be drawn"
+        msg = "a shuffle block needs at least 2 samples"
         raise UsageError(
             msg, hint="a larger shuffle_block_size, or a larger proportion of the smallest stream"
         ) from None
@@ -248,14 +248,14 @@ def cut_shards(shard_samples: NDArray[np.int64], order: NDArray[np.int64], num_p
     starts = chunk_starts(shard_samples[order])
     num_samples = int(starts[-1])
     ends = part_starts(num_samples, num_parts)[1:]
-    # A part that ends inside a shard cuts it; no cut is the start of a shard, so that empty shards keep their places.
+    # A part that ends inside a shard cuts the shard. Starts of shards are not cuts, so empty shards keep their places.
     cuts = np.unique(ends[~np.isin(ends, starts)])
     shard = np.searchsorted(starts, cuts, side="right") - 1
     piece_shards = np.insert(np.arange(len(order)), shard + 1, shard)
     piece_starts = np.insert(starts[:-1], shard + 1, cuts)
     sizes = np.diff(piece_starts, append=num_samples)
     begins = chunk_starts(shard_samples)[:-1][order][piece_shards] + piece_starts - starts[piece_shards]
-    # An empty piece at the border of two parts belongs to the first.
+    # An empty piece at the border of two parts belongs to the first part.
     parts = np.where(
         sizes > 0, np.searchsorted(ends, piece_starts, side="right"), np.searchsorted(ends, piece_starts, side="left")
     )

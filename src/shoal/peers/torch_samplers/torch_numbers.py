@@ -1,4 +1,4 @@
-"""Permutations and bounded integers as torch's CPU generator makes them.
+"""Permutations and bounded integers of torch's CPU generator.
 
 References
 ----------
@@ -17,10 +17,10 @@ from shoal.peers.mersenne_twister import MersenneWords
 from shoal.peers.transpositions import exchanged
 
 PAIRED_RANGE = 1 << 28
-"""Least bound whose integers take two words in torch."""
+"""Least bound of integers that take two words in torch."""
 
 PAIRED_PERMUTATION = (2**32 - 1) // 20
-"""Least size whose permutations take two words for each item, and which torch permutes in another way."""
+"""Least size of permutations with two words per item; torch uses another algorithm from this size on."""
 
 
 def words_of_permutation(size: int) -> int:
@@ -41,7 +41,7 @@ def bounded(words: MersenneWords, start: int, stop: int, bound: int) -> NDArray[
 
 
 def permutation(words: MersenneWords, first: int, size: int) -> NDArray[Any]:
-    """Return ``torch.randperm(size)`` from the word ``first`` on, as int32 or int64; O(size), 60 ns each.
+    """Return ``torch.randperm(size)`` from the word ``first`` on, as int32 or int64; O(size), 60 ns per item.
 
     >>> permutation(MersenneWords.seeded(0), 0, 6).tolist()
     [2, 5, 3, 0, 1, 4]
@@ -55,10 +55,9 @@ def permutation(words: MersenneWords, first: int, size: int) -> NDArray[Any]:
 
 
 def large_permutation(words: MersenneWords, first: int, size: int) -> NDArray[Any]:
-    """Return `permutation` for sizes from `PAIRED_PERMUTATION` on, where torch exchanges each item for an earlier one.
+    """Return `permutation` for sizes from `PAIRED_PERMUTATION` on: torch swaps each item with an earlier item.
 
-    The inverse makes the same exchanges from the last to the first, as `exchanged` does with places counted from the
-    end.
+    The inverse makes the same swaps from the last to the first, like `exchanged` with places counted from the end.
     """
 
     def partners(start: int, stop: int) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
-"""The orders of torch's `RandomSampler` and `DistributedSampler`, so that a run over a list can continue as a stream.
+"""The orders of torch's `RandomSampler` and `DistributedSampler`: a run over a list can continue as a stream.
 
-Both permute the whole dataset with ``torch.randperm``: Fisher and Yates over the words of a Mersenne twister. The whole
-permutation is computed at once: 8 bytes per sample during the computation, 4 bytes afterwards.
+Both samplers permute the whole dataset with ``torch.randperm``: a Fisher-Yates shuffle over the words of a Mersenne
+twister. The whole permutation is computed at once: 8 bytes per sample during the computation, 4 bytes afterwards.
 
 References
 ----------
@@ -28,7 +28,7 @@ from shoal.peers.torch_samplers.torch_states import saved_sampler
 Generator = Literal["sampler", "loader", "global", "epoch"]
 """Origin of the random numbers of a `RandomSampler`."""
 
-_SEED_WORDS = 2  # a seed of 63 bits, which loaders draw for their workers, and samplers without a generator
+_SEED_WORDS = 2  # a seed of 63 bits, drawn by loaders for their workers, and by samplers without a generator
 _DRAWS_AT_ONCE = 32  # with replacement
 
 
@@ -36,25 +36,26 @@ _DRAWS_AT_ONCE = 32  # with replacement
 class TorchRandom:
     """Torch's ``RandomSampler``, the sampler of ``DataLoader(shuffle=True)``: a permutation of all samples.
 
-    The ranks of a job get consecutive parts of each global batch, as if they took turns with the batches of a sampler.
+    The ranks of a job get consecutive parts of each global batch, as if ranks took the batches of a sampler in turn.
 
     Parameters
     ----------
     generator
-        Origin of the random numbers of epoch ``e`` of ``seed``. ``"sampler"``: a generator that was seeded once, and
-        given to the sampler alone: ``RandomSampler(data, generator=torch.Generator().manual_seed(seed))``.
-        ``"loader"``: such a generator was given to the ``DataLoader``, which draws two words from it for its workers.
-        ``"epoch"``: a generator that is seeded with ``seed + e`` before each epoch. ``"global"``: torch's global
-        generator, seeded by ``torch.manual_seed(seed)`` before the first epoch, and used by nothing but the loader.
+        Origin of the random numbers of epoch ``e`` of ``seed``. ``"sampler"``: a generator seeded once, for the sampler
+        alone: ``RandomSampler(data, generator=torch.Generator().manual_seed(seed))``. ``"loader"``: a generator seeded
+        once, for the ``DataLoader``; the loader draws two words for its workers. ``"epoch"``: a generator seeded with
+        ``seed + e`` before each epoch. ``"global"``: torch's global generator, seeded by ``torch.manual_seed(seed)``
+        before the first epoch, and used only by the loader.
     replacement, num_samples
         Arguments of the sampler.
     stateful, workers
-        True for torchdata's ``StatefulDataLoader``, and for its workers: with workers it begins the sampler twice. Its
-        sampler draws no permutation that it does not need; torch's draws another one at the end of each epoch.
+        True for torchdata's ``StatefulDataLoader``, and for its workers. With workers, this loader begins the sampler
+        twice. The sampler of torchdata draws only needed permutations; the sampler of torch draws an additional
+        permutation at the end of each epoch.
     persistent_workers
-        Argument of the loader. If True, it draws its words for workers once, before the first epoch.
+        Argument of the loader. If True, the loader draws the words for workers once, before the first epoch.
     drawn
-        Words drawn from the generator before the first epoch; `Dataset.load_state_dict` finds their number.
+        Number of words drawn from the generator before the first epoch; `Dataset.load_state_dict` finds this number.
 
     >>> TorchRandom().bind([6], seed=0).ids(0, 6).tolist()  # torch.randperm(6) after torch.manual_seed(0)
     [2, 5, 3, 0, 1, 4]
@@ -78,8 +79,8 @@ class TorchRandom:
             msg = f"generator must be one of {', '.join(map(repr, get_args(Generator)))}; got {self.generator!r}"
             raise UsageError(msg)
         if self.stateful and self.generator == "global":
-            msg = 'a StatefulDataLoader without a generator seeds one for all epochs; got generator="global"'
-            raise UsageError(msg, hint="the seed is in the state of the loader, which load_state_dict takes")
+            msg = 'a StatefulDataLoader without a generator seeds a generator for all epochs; got generator="global"'
+            raise UsageError(msg, hint="load_state_dict() takes the seed from the state of the loader")
         if self.stateful and self.generator == "loader" and self.replacement:
             msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'
             raise UsageError(msg, hint="the loader draws numbers for workers between the numbers of the first samples")
@@ -96,7 +97,7 @@ class TorchRandom:
         return total if self.num_samples is None or not total else self.num_samples
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingEpoch:
-        """Return the order of one epoch; skipping the words of earlier epochs of a generator takes 2 ns each."""
+        """Return the order of one epoch; skipping earlier epochs of a generator takes 2 ns per word."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         total, count = int(samples.sum()), self.num_positions(samples)
@@ -113,10 +114,11 @@ class TorchRandom:
         return _PermutedEpoch(permutation_of, self, samples, count)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return the start of a run by the state of its ``StatefulDataLoader`` or of its generator.
+        """Return the start of a run from the state of its ``StatefulDataLoader`` or of its generator.
 
-        The latter is ``{"generator": state, "yielded": samples}`` with the result of ``get_state()`` at the start of
-        the epoch. It contains the seed, whose numbers are searched for the state, at 3 ns each.
+        The state of a generator is ``{"generator": state, "yielded": samples}`` with the result of ``get_state()`` at
+        the start of the epoch. The state contains the seed; the words of the seed are searched for the state, at 3 ns
+        per word.
 
         Raises `StateError` if the state cannot be used, or is not among the first 2^33 words of its seed.
         """
@@ -125,8 +127,8 @@ class TorchRandom:
             return None
         passed = words_passed(saved.seed, saved.key, saved.position)
         if passed is None:
-            msg = f"the state of torch's generator was not reached from its seed {saved.seed} within 2^33 numbers"
-            raise StateError(msg, hint="was the state of another generator put into it?")
+            msg = f"the state of torch's generator is not among the first 2^33 numbers of its seed {saved.seed}"
+            raise StateError(msg, hint="check if the generator got the state of another generator")
         order = replace(self, **saved.loader)
         count = self.num_positions(chunk_samples)
         done, position = divmod(saved.yielded, max(1, count))
@@ -145,7 +147,7 @@ class TorchRandom:
         return Adopted(order, saved.seed, epoch + done, position)
 
     def _words(self, seed: int, epoch: int, drawn: _Drawn) -> MersenneWords:
-        """Return the words from the first one that the sampler uses in an epoch."""
+        """Return the words from the first word of the sampler in an epoch on."""
         before = 0 if self.persistent_workers and epoch else drawn.before
         if self.generator == "epoch":
             return words_after(seed + epoch, self.drawn + before)
@@ -156,7 +158,7 @@ class TorchRandom:
 
 
 class _Drawn(NamedTuple):
-    """Words drawn in an epoch before the sampler, by the sampler, and after it."""
+    """Words drawn in an epoch before the sampler, by the sampler, and after the sampler."""
 
     before: int
     used: int
@@ -221,7 +223,7 @@ class TorchDistributed:
 
 
 def _drawn_by(order: TorchRandom, total: int, count: int) -> _Drawn:
-    """Return the words that a loader draws in an epoch of ``count`` of ``total`` samples."""
+    """Return the number of words drawn by a loader in an epoch of ``count`` of ``total`` samples."""
     loader = _SEED_WORDS if order.generator in ("loader", "global") else 0
     if order.generator == "global":
         return _Drawn(loader, _SEED_WORDS, 0)
@@ -234,17 +236,17 @@ def _drawn_by(order: TorchRandom, total: int, count: int) -> _Drawn:
 
 
 def _epochs_in(words: int, epoch_words: int, once: int) -> tuple[int, int]:
-    """Return the number of epochs in these words, and the words left over, which are negative if words lack."""
+    """Return the number of epochs in these words, and the remaining words; negative for missing words."""
     epoch = max(0, words - once) // epoch_words if epoch_words else 0
     return epoch, words - epoch * epoch_words - (once if epoch else 0)
 
 
 class _IndexEpoch(RepeatingEpoch):
-    """An epoch of indices, in which samples come again once all have come."""
+    """An epoch of indices; samples repeat after all samples have appeared."""
 
     @property
     def repeats(self) -> bool:
-        """True if the epoch has more positions than there are samples."""
+        """True if the epoch has more positions than the dataset has samples."""
         return self.num_samples > self._num_stored
 
 
@@ -283,14 +285,14 @@ class _PermutedEpoch(_IndexEpoch):
 
 
 class _RepeatedEpoch(_PermutedEpoch):
-    """One permutation again and again."""
+    """A single permutation, repeated."""
 
     def _permutation(self, number: int) -> NDArray[Any]:  # noqa: ARG002
         return super()._permutation(0)
 
 
 class _StoredEpoch(_IndexEpoch):
-    """Storage order, again and again."""
+    """Storage order, repeated."""
 
     def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
         return np.arange(start, stop) % max(1, self._num_stored)

@@ -1,4 +1,4 @@
-"""States of torch's generators, and of torchdata's loaders, which contain them."""
+"""States of torch's generators, and of torchdata's loaders with such generators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAYOUT = np.dtype([("seed", "<u8"), ("left", "<i4"), ("seeded", "<i4"), ("next"
 
 
 class SavedSampler(NamedTuple):
-    """A sampler's generator at the beginning of an epoch, and the number of samples yielded since.
+    """A sampler's generator at the beginning of an epoch, and the number of yielded samples.
 
     ``position`` is the number of used words of ``key``; ``loader`` holds known properties of the loader, as arguments
     of the order.
@@ -32,14 +32,14 @@ class SavedSampler(NamedTuple):
 def saved_sampler(checkpoint: Mapping[str, Any]) -> SavedSampler | None:
     """Return the sampler in a state of a ``StatefulDataLoader``, or in ``{"generator": ..., "yielded": ...}``.
 
-    Raises `StateError` if the state does not tell how many samples were delivered, or has another form.
+    Raises `StateError` if the state has no exact number of delivered samples, or has another form.
     """
     sampler = next(_samplers(checkpoint), None)
     if sampler is None:
         return None
     if checkpoint.get("_steps_since_snapshot"):
-        msg = f"the loader's state is of {checkpoint['_steps_since_snapshot']} steps before"
-        raise StateError(msg, hint="save one with snapshot_every_n_steps=1")
+        msg = f"the state of the loader is {checkpoint['_steps_since_snapshot']} steps old"
+        raise StateError(msg, hint="save a state with snapshot_every_n_steps=1")
     state = np.asarray(sampler["generator"])
     if state.dtype != np.uint8 or state.nbytes < _LAYOUT.itemsize:
         msg = f"a state of torch's CPU generator has at least {_LAYOUT.itemsize} bytes; got {state.nbytes}"

@@ -27,16 +27,17 @@ _TILE = 1 << _TILE_BITS
 
 
 class GrowingBuffer:
-    """The arrival that is emitted at each step, for a stream of ``length`` samples; None for one without end.
+    """The arrival emitted at each step, for a stream of ``length`` samples; None for an endless stream.
 
-    Memory: 8 bytes for each sample of the buffer, and 8 for every 2^14 steps up to the furthest one. A call costs 40 ns
-    a step where the last call ended; elsewhere it goes back about ``bufsize log(bufsize)`` steps, and skips new words.
+    Memory: 8 bytes per sample of the buffer, and 8 bytes per 2^14 steps up to the furthest step. A call takes 40 ns per
+    step if it starts at the end of the last call; a seek goes back about ``bufsize log(bufsize)`` steps, and skips new
+    words.
     """
 
     def __init__(self, length: int | None, bufsize: int, initial: int, words: MersenneWords) -> None:
         length = 1 << 62 if length is None else length
         self._length, self._size = length, max(1, bufsize)
-        # Two samples come at a time as long as there is room, so that the first step finds an even number, or all.
+        # Samples arrive in pairs as long as there is room, so the first step finds an even number of samples, or all.
         self._first = min(self._size, max(2, -(-min(initial, bufsize) // 2) * 2))
         self._full = self._size - self._first  # the first step with a full buffer
         # The first step with fewer samples than in an endless stream.
@@ -76,7 +77,7 @@ class GrowingBuffer:
         return steps
 
     def _piece(self, step: int) -> tuple[int, int]:
-        """Return the range of steps that are drawn together with a step: of the growing buffer, or of a block."""
+        """Return the range of steps drawn together with a step: of the growing buffer, or of a block."""
         if step < self._grown:
             begin = step - step % _TILE
             return begin, min(begin + _TILE, self._grown)
@@ -84,7 +85,7 @@ class GrowingBuffer:
         return self._full + number * _TILE, min(self._full + (number + 1) * _TILE, self._ended)
 
     def _picks(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the place that each step of one piece picks."""
+        """Return the place picked by each step of a piece."""
         if start < self._grown:
             return self._growing[start:stop]
         first = self._piece(start)[0]
@@ -101,21 +102,21 @@ class GrowingBuffer:
 
     @cached_property
     def _growing(self) -> NDArray[np.int64]:
-        """Places that the steps of the growing buffer pick."""
+        """Places picked by the steps of the growing buffer."""
         self._integers.seek(0)
         picks = self._integers.ramp(self._grown, self._first, 1)
         self._block_words.append(self._integers.next_word)
         return picks
 
     def _emitted(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the arrivals that the steps of one piece emit, and update the contents of the buffer."""
+        """Return the arrivals emitted by the steps of a piece, and update the contents of the buffer."""
         contents, picks = self._contents_before(start), self._picks(start, stop)
         if start < self._grown:
             inner = np.flatnonzero(picks < np.arange(start, stop) + self._first - 1)
             emitted = self._newest(start, stop)
             if len(inner):
                 emitted[inner] = _exchanged(contents, picks[inner], emitted[inner])
-        else:  # the sample put at the last place is never used
+        else:  # the sample at the last place is never used
             newest = self._newest(start, stop)
             emitted = _exchanged(contents, picks, newest)
             last = picks == self._size - 1
@@ -146,14 +147,14 @@ class GrowingBuffer:
             contents[new] = latest[new]
             missing, end = missing - int(np.count_nonzero(new[:-1])), begin
         places = np.arange(self._size)
-        first = np.where(places < self._first - 1, places, 2 * places - self._first + 2)  # the first arrival there
+        first = np.where(places < self._first - 1, places, 2 * places - self._first + 2)  # the first arrival
         contents = np.where(contents < 0, first, contents)
         self._at, self._contents = step, contents
         return contents
 
     @cached_property
     def _last(self) -> NDArray[np.int64]:
-        """Arrivals that the last steps emit, which empty the buffer."""
+        """Arrivals emitted by the last steps; these steps empty the buffer."""
         size = self._length - self._ended
         contents = self._contents_before(self._ended)
         _ = self._growing
@@ -166,12 +167,12 @@ class GrowingBuffer:
 
 
 def _exchanged(contents: NDArray[np.int64], places: NDArray[np.int64], newest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Exchange the contents of each place in turn for an arrival; at most 2^14 times."""
+    """Replace the contents of each place in turn by an arrival; at most 2^14 times."""
     taken = contents[places]
     words = (places << _TILE_BITS) + np.arange(len(places))
     words.sort()
     sorted_places, steps = words >> _TILE_BITS, words & (_TILE - 1)
     again = np.flatnonzero(sorted_places[1:] == sorted_places[:-1])
     taken[steps[again + 1]] = newest[steps[again]]
-    contents[places] = newest  # of several, the last stays
+    contents[places] = newest  # the last of several values stays
     return taken

@@ -1,9 +1,9 @@
-"""Bounded integers as Python's `random` draws them, many at a time.
+"""Bounded integers of Python's `random`, many at a time.
 
-``randrange(bound)`` takes the upper ``bound.bit_length()`` bits of a word until they are below the bound. So the word
-of an integer depends on all integers before it, and if bounds change from one integer to the next, so do the refused
-words. Over a stretch of words the bounds change little: a guess of the number of accepted words before each word is
-right for nearly all of them, and after a few rounds for all.
+``randrange(bound)`` takes the upper ``bound.bit_length()`` bits of a word until the bits are below the bound. So the
+word of an integer depends on all earlier integers, and if bounds change from integer to integer, the rejected words
+change, too. Over a stretch of words the bounds change little: a guess of the number of accepted earlier words is right
+for nearly all words, and after a few rounds for all words.
 
 References
 ----------
@@ -24,12 +24,12 @@ _BLOCK = 1 << 14
 
 
 def python_random(seed: Any) -> random.Random:
-    """Return the generator that WebDataset makes from a seed."""
-    return random.Random(seed)  # noqa: S311  # its numbers, however good
+    """Return the generator of WebDataset for a seed."""
+    return random.Random(seed)  # noqa: S311  # the numbers of WebDataset, good or not
 
 
 def words_of(seed: Any) -> MersenneWords:
-    """Return the words that the generator of a seed yields."""
+    """Return the words of the generator of a seed."""
     *key, position = python_random(seed).getstate()[1]
     return MersenneWords(key, position)
 
@@ -47,11 +47,11 @@ class PythonIntegers:
             self.next_word, self._read = word, np.zeros(0, dtype=np.uint32)
 
     def equal(self, count: int, bound: int) -> NDArray[np.int64]:
-        """Draw integers below one bound; 10 ns each."""
+        """Draw integers below a single bound; 10 ns per integer."""
         return self._drawn(count, bound, 0)
 
     def ramp(self, count: int, bound: int, step: int) -> NDArray[np.int64]:
-        """Draw an integer below ``bound``, one below ``bound + step``, and so on; ``step`` is 1 or -1."""
+        """Draw an integer below ``bound``, an integer below ``bound + step``, and so on; ``step`` is 1 or -1."""
         parts = [np.zeros(0, dtype=np.int64)]
         while count:
             bits = bound.bit_length()
@@ -62,7 +62,7 @@ class PythonIntegers:
         return np.concatenate(parts)
 
     def _drawn(self, count: int, bound: int, step: int) -> NDArray[np.int64]:
-        """Draw integers whose bounds have the same number of bits."""
+        """Draw integers; all bounds have the same number of bits."""
         integers = np.empty(count, dtype=np.int64)
         bits, done = bound.bit_length(), 0
         while done < count:

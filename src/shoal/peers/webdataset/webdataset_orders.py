@@ -25,12 +25,12 @@ from shoal.peers.webdataset.python_integers import PythonIntegers, python_random
 
 _LEAST = {"batch_size": 1, "world_size": 1, "samples_per_worker": 1}
 _MOST = {"bufsize": 2**32 - 1, "shardshuffle": 2**32 - 1}
-_HASHED = 2**61 - 1  # Python's hash of an integer is the rest to this
+_HASHED = 2**61 - 1  # Python's hash of an integer is the remainder modulo this number
 
 
 @dataclass(frozen=True, slots=True)
 class WebDatasetShuffle:
-    """WebDataset's ``shuffle``: each worker shuffles its shards, and their samples in a buffer that grows.
+    """WebDataset's ``shuffle``: each worker shuffles its shards, and their samples in a growing buffer.
 
     That is ``WebDataset(urls, shardshuffle=..., seed=seed, nodesplitter=split_by_node).shuffle(bufsize, seed=seed)``,
     in batches of ``batch_size``, in a loader. At the original world size each rank gets exactly its own samples; at any
@@ -40,8 +40,8 @@ class WebDatasetShuffle:
     Parameters
     ----------
     shardshuffle, detshuffle
-        Arguments of ``WebDataset``: the shards in the buffer that shuffles shards, 0 for no such buffer (``True``
-        means 100 there), and True if epochs have different orders of shards.
+        Arguments of ``WebDataset``: the size of the shuffle buffer for shards, 0 for no buffer (``True`` in WebDataset
+        is 100), and True if epochs have different orders of shards.
     bufsize, initial
         Arguments of ``.shuffle``: the samples in the buffer, 0 for no buffer, and the samples at its start.
     batch_size, world_size, num_workers, persistent_workers
@@ -119,8 +119,8 @@ class WebDatasetShuffle:
 class WebDatasetDetshuffle(WebDatasetShuffle):
     """WebDataset's ``detshuffle``: as `WebDatasetShuffle`, with ``seed + epoch`` in each epoch.
 
-    That is ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
-    seed=seed))``. It has the parameters of `WebDatasetShuffle`.
+    Equals ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
+    seed=seed))``. `WebDatasetShuffle` describes the parameters.
 
     >>> order = WebDatasetDetshuffle(bufsize=4)
     >>> [order.bind([3, 3, 3], seed=1, epoch=epoch).ids(0, 4).tolist() for epoch in (0, 1)]
@@ -135,12 +135,12 @@ class WebDatasetDetshuffle(WebDatasetShuffle):
 
 @dataclass(frozen=True, slots=True)
 class WebDatasetResampled:
-    """WebDataset's ``ResampledShards(urls, deterministic=True, seed=seed)``: each worker draws shards without end.
+    """WebDataset's ``ResampledShards(urls, deterministic=True, seed=seed)``: each worker draws shards endlessly.
 
-    An epoch has a fixed number of samples; some stored samples come several times, and others never. The seed of a
-    worker is mixed from its rank, its number, the epoch and the seed by Python's ``hash``, which is the same for
-    integers everywhere, and not for texts: there ``PYTHONHASHSEED`` decides. So the seed is an integer. Without
-    ``deterministic=True``, time and process are mixed in too, and nobody can know the order afterwards.
+    An epoch has a fixed number of samples; some stored samples appear several times, and other samples never. Python's
+    ``hash`` mixes the seed of a worker from its rank, its number, the epoch and the seed. The hash of integers is the
+    same everywhere; the hash of texts depends on ``PYTHONHASHSEED``. So the seed must be an integer. Without
+    ``deterministic=True``, time and process are mixed in, too, and the order cannot be reproduced.
 
     Parameters
     ----------
@@ -150,11 +150,11 @@ class WebDatasetResampled:
     split
         True if ``split_by_node`` and ``split_by_worker`` follow, as in the pipeline of ``WebDataset(resampled=True)``.
     bufsize, initial, sample_seed
-        Arguments of ``.shuffle`` for the samples; the default seed is the dataset's.
+        Arguments of ``.shuffle`` for the samples; the default seed is the seed of the dataset.
     detshuffle
         True if ``detshuffle`` shuffles samples, with ``seed + epoch``.
     shardshuffle, shard_initial, shard_seed
-        Arguments of a ``shuffle`` of shards after the draws, if there is one.
+        Arguments of an optional ``shuffle`` of shards after the draws.
     batch_size, world_size, num_workers, persistent_workers
         Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
 
@@ -218,7 +218,7 @@ class WebDatasetResampled:
     def _drawn(
         self, samples: NDArray[np.int64], rank: int, worker: int, words: tuple[int, int], count: int, shuffle: Shuffle
     ) -> NDArray[np.int64]:
-        """Return the shards that a worker draws to emit ``count`` samples."""
+        """Return the shards drawn by a worker for ``count`` samples."""
         if not count:
             return np.zeros(0, dtype=np.int64)
         integers = PythonIntegers(words_of(mixed_seed(rank * 1000 + worker, *words)))
@@ -236,7 +236,7 @@ class WebDatasetResampled:
 
 
 def mixed_seed(*words: int) -> int:
-    """Mix integers as ``webdataset.utils.make_seed``, by the hash of integers in Python of 64 bits.
+    """Mix integers like ``webdataset.utils.make_seed``, by the hash of integers in 64-bit Python.
 
     >>> mixed_seed(1000, 0, 7)
     961007
@@ -272,7 +272,7 @@ def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
 
 
 def _epoch_of(order: WebDatasetShuffle | WebDatasetResampled, epoch: int) -> int:
-    """Return the epoch as the pipeline counts it: new workers begin with epoch 0."""
+    """Return the epoch number of the pipeline: new workers begin with epoch 0."""
     return epoch if order.persistent_workers or not order.num_workers else 0
 
 
@@ -303,7 +303,7 @@ def _batches(order: WebDatasetShuffle | WebDatasetResampled, streams: list[Worke
 
 
 Shuffle = Callable[[int | None], GrowingBuffer | None]
-"""Returns the buffer for a number of items, None for no end; or None if there is no buffer."""
+"""Returns the buffer for a number of items (None: endless); None stands for no buffer."""
 
 
 def shuffle_of(bufsize: int, initial: int, seed: Any) -> Shuffle:
@@ -320,7 +320,7 @@ def shuffled(items: NDArray[np.int64], shuffle: Shuffle) -> NDArray[np.int64]:
 
 
 class WorkerStream:
-    """The samples of one worker, from its shards in their order through its buffer.
+    """The samples of a worker: its shards in order, through its buffer.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ class WorkerStream:
         self._buffer = shuffle(self.num_samples if count is None else None)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids of the samples ``[start, stop)`` of the stream; cheap where the last call ended."""
+        """Return the ids of the samples ``[start, stop)`` of the stream; cheap from the end of the last call on."""
         arrivals = np.arange(start, stop) if self._buffer is None else self._buffer.arrivals(start, stop)
         arrivals += self._shift[np.searchsorted(self._starts, arrivals, side="right") - 1]
         return arrivals

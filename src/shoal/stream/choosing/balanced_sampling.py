@@ -19,16 +19,16 @@ from shoal.stream.choosing.index_columns import key_column
 from shoal.stream.dataset_spec import GROUPED, DatasetSpec
 from shoal.stream.verbs.dataset_requests import count_of
 
-_MOST_COUNTED = 1 << 24  # distinct integers that are counted in a table, and not sorted
+_MOST_COUNTED = 1 << 24  # up to this range, integer labels are counted in a table instead of sorted
 
 
 def sampled(spec: DatasetSpec, **arguments: Any) -> DatasetSpec:
-    """Return a dataset with a rule of how often each sample comes in an epoch; allowed once."""
+    """Add a sampling rule, the number of copies of each sample in an epoch; allowed once."""
     spec.refuse("sample()", GROUPED)
     spec.opened.one("sample()")
     if spec.sampling is not None:
-        msg = "this dataset is sampled already; a second sample() would hide the first"
-        raise UsageError(msg, hint="one call, with weights that hold both")
+        msg = "sample() was called before; a second call would override the first"
+        raise UsageError(msg, hint="call sample() once, with weights that combine both rules")
     if spec.request is not None or spec.filters or spec.gaps:
         before = "shuffle()" if spec.request is not None else "filter()" if spec.filters else "without()"
         msg = f"sample() decides which stored samples take part, but was called after {before}"
@@ -47,9 +47,9 @@ def sampling_of(
     num_samples: Any,
     replacement: bool,
 ) -> Sampling:
-    """Return the rule of the arguments of `Dataset.sample`, over the stored samples that take part.
+    """Return the sampling rule for the arguments of `Dataset.sample`, over the selected stored samples.
 
-    `UsageError` if arguments contradict each other, or an epoch without repeats has more samples than the dataset.
+    `UsageError` if arguments contradict each other, or if an epoch without repeats needs more samples than there are.
     """
     _check_arguments(weights=weights, by=by, balanced=balanced, limit=limit, num_samples=num_samples)
     replacement = as_flag("sample(replacement=)", replacement)
@@ -62,7 +62,7 @@ def sampling_of(
         return _balanced(classes, sizes, total, replacement=replacement)
     if weights is not None:
         if total is None and not replacement:
-            msg = "sample(replacement=False) needs num_samples: an epoch of all samples would have each of them once"
+            msg = "sample(replacement=False) needs num_samples: without it an epoch has every sample once"
             raise UsageError(msg, hint=f"num_samples= below {num_stored}")
         rule = ByWeight(
             integer_weights(_values(index, stored, weights, "weights")), num_stored if total is None else total
@@ -76,8 +76,8 @@ def _check_arguments(*, weights: Any, by: Any, balanced: Any, limit: Any, num_sa
     hint = "weights=..., or by=... with balanced=True or limit=..., or num_samples=... alone"
     if weights is not None and by is not None:
         msg = "sample() takes weights, or by= classes; got both"
-        raise UsageError(msg, hint="weights that count classes are numpy: 1 / np.bincount(labels)[labels]")
-    shares = "shares of classes are weights: np.array([share / size of each class])[labels]"
+        raise UsageError(msg, hint="weights by class size: 1 / np.bincount(labels)[labels]")
+    shares = "for given class shares, pass weights: np.array([share / size of each class])[labels]"
     as_flag("sample(balanced=)", balanced, hint=shares)
     if by is None and (balanced or limit is not None):
         msg = f"sample({'balanced=True' if balanced else 'limit='}) needs classes, but by= names none"
@@ -93,7 +93,7 @@ def _check_arguments(*, weights: Any, by: Any, balanced: Any, limit: Any, num_sa
 
 
 def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None, *, replacement: bool) -> ByClass:
-    """Return the rule for equally many samples of each class; by default as many as there are, or can be."""
+    """Return the rule for equally many samples of each class; ``total`` defaults to all, or to all without repeats."""
     most = int(sizes.min()) * len(sizes)
     if total is None:
         total = int(sizes.sum()) if replacement else most
@@ -105,9 +105,9 @@ def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None
 
 
 def _values(index: Index, stored: Runs | None, given: Any, argument: str) -> NDArray[Any]:
-    """Return a value for each stored sample that takes part, from a column or from an array by sample id."""
+    """Return the values of the selected stored samples, from a column or from an array by sample id."""
     if isinstance(given, Mapping):
-        msg = f"{argument} must have a value for each sample; got one by name: {given!r:.80}"
+        msg = f"{argument} must have a value for each sample; got a mapping: {given!r:.80}"
         raise UsageError(msg, hint="np.array([weight of each class])[ds.index_column(name)], or by=, balanced=True")
     array = key_column(index, given) if isinstance(given, str) else np.asarray(given)
     if array.shape != (index.num_samples,):
@@ -117,7 +117,7 @@ def _values(index: Index, stored: Runs | None, given: Any, argument: str) -> NDA
 
 
 def _classes(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the number of the class of each sample, ascending by label, and the size of each class."""
+    """Return the class number of each sample, and the size of each class; classes are in ascending order of labels."""
     least, most = (int(labels.min()), int(labels.max())) if labels.dtype.kind in "iu" else (0, _MOST_COUNTED)
     if most - least < _MOST_COUNTED and labels.dtype.kind in "iu":
         table = np.zeros(most - least + 1, dtype=np.int64)

@@ -27,7 +27,7 @@ from shoal.stream.choosing.sample_groups import Groups, groups_of, hashed_values
 from shoal.stream.dataset_spec import CHOSEN, DatasetSpec
 
 _NO_SPLIT = 255
-_CLOSE_ENOUGH = Fraction(1, 10**9)  # fractions that miss 1 by less in sum are meant to make 1
+_CLOSE_ENOUGH = Fraction(1, 10**9)  # a sum of fractions this close to 1 counts as 1
 _HINT = '{"train": 0.98, "val": 0.02}'
 
 
@@ -36,8 +36,8 @@ class Line:
     """The intervals of [0, 2**64) that belong to splits; splits are numbered in alphabetical order.
 
     All splits but the last follow each other from 0, and the last ends at 2**64; points between belong to no split. So
-    ``train`` lies between ``test`` and ``val``, and neither of the two moves when the other grows. ``edges`` are the
-    the borders between the intervals, ascending; ``splits`` has the number of the split of each interval.
+    ``train`` lies between ``test`` and ``val``, and a larger ``test`` does not move ``val``. ``edges`` are the borders
+    between the intervals, ascending; ``splits`` has the split number of each interval.
     """
 
     edges: NDArray[np.uint64]
@@ -45,7 +45,7 @@ class Line:
 
     @staticmethod
     def of(fractions: Mapping[str, Fraction]) -> Line:
-        """Return the intervals with these lengths; the gaps between them have the number 255."""
+        """Return the intervals with these lengths; gaps between intervals have the number 255."""
         lengths = [fractions[name] for name in sorted(fractions)]
         ends = list(accumulate(lengths[:-1])) or lengths
         gap_ends = 1 - lengths[-1] if sum(lengths) < 1 - _CLOSE_ENOUGH else ends[-1]
@@ -57,7 +57,7 @@ class Line:
         return Line(np.array(inside, dtype=np.uint64), np.array(numbers[: len(inside) + 1], dtype=np.uint8))
 
     def splits_of(self, points: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Return the number of the split of each point, 255 for none; same shape."""
+        """Return the split number of each point, 255 for points in no split; same shape."""
         splits: NDArray[np.uint8] = self.splits[np.searchsorted(self.edges, points, side="right")]
         return splits
 
@@ -72,14 +72,14 @@ class Excluded:
 
     @staticmethod
     def of(hashes: NDArray[np.uint64]) -> Excluded:
-        """Return these hashes with a table of 16 to 32 entries for each, up to 64 MiB."""
+        """Return these hashes with a table of 16 to 32 entries per hash, up to 64 MiB."""
         bits = min(26, max(10, len(hashes).bit_length() + 4))
         table, shift = np.zeros(1 << bits, dtype=np.bool_), np.uint64(64 - bits)
         table[hashes >> shift] = True
         return Excluded(hashes, table, shift)
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the indices of excluded hashes; the table rules most others out, at 3 ns each."""
+        """Return the indices of excluded hashes; the table rejects most other hashes in 3 ns."""
         near = np.flatnonzero(self.table[hashes >> self.shift])
         places = np.minimum(np.searchsorted(self.hashes, hashes[near]), len(self.hashes) - 1)
         excluded: NDArray[np.int64] = near[self.hashes[places] == hashes[near]]
@@ -102,7 +102,7 @@ def split_specs(
     """
     spec.opened.one("split()")
     if spec.request is not None:
-        msg = "split() divides stored samples; after shuffle() there are only positions, with others in each epoch"
+        msg = "split() divides stored samples; after shuffle() a position has another sample in each epoch"
         raise UsageError(msg, hint="put split() before shuffle(), and shuffle each split")
     spec.refuse("split()", CHOSEN)
     lengths = _checked(fractions)
@@ -126,7 +126,7 @@ def split_specs(
 
 
 def _checked(fractions: Any) -> dict[str, Fraction]:
-    """Return the fractions by name; as decimals, so that .7 + .2 + .1 is 1."""
+    """Return the fractions by name, as exact decimals: .7 + .2 + .1 is 1."""
     if not isinstance(fractions, Mapping) or not fractions or not all(isinstance(name, str) for name in fractions):
         raise UsageError(f"split() takes a fraction for each split by name; got {fractions!r:.80}", hint=_HINT)
     exact = {}
@@ -169,5 +169,5 @@ def _empty_split(name: str, fraction: Fraction, spec: DatasetSpec, groups: Group
     what = counted(spec.num_samples, "sample")
     if by is not None:
         what += f" in {counted(len(groups.distinct(spec.stored)), 'group')}"
-    msg = f"the split {name!r} gets none of {what}: each group belongs to it with a probability of {float(fraction):g}"
+    msg = f"the split {name!r} gets none of {what}: a group falls into it with a probability of {float(fraction):g}"
     return UsageError(msg, hint="a larger fraction, or a by= with more groups; another seed= draws again")

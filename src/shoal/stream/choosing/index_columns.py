@@ -1,4 +1,4 @@
-"""Columns of an index by name: their values, the names that numbers stand for, and the choice of samples by them."""
+"""Columns of an index by name: their values, the names that numbers stand for, and the choice of samples by columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_WORDS = 10  # texts of a column that an error lists
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
-    """Return a column, shape (num_samples,); `UsageError` if there is none.
+    """Return a column, shape (num_samples,); `UsageError` if the column does not exist.
 
     A folder of classes has `cls`, the number of the directory of each file; files of tokens have `num_tokens`.
     """
@@ -47,7 +47,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
     known = _column_names(index)
     msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
     reads = f'`shoal index --columns {name}`, or index_columns=["{name}"] of shoal.open, reads it from the samples'
-    hint = f"{reads}; an array by sample id serves as a label"
+    hint = f"{reads}; an array by sample id works as well"
     raise UsageError(msg, hint=did_you_mean(name, known) + hint)
 
 
@@ -61,9 +61,9 @@ def with_class_column(index: Index) -> Index:
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:
-    """Return a key for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only. `UsageError` if none.
+    """Return a key for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only. `UsageError` if unknown.
 
-    Bytes and columns of a float dtype are numbers (float64); all others are labels.
+    Bytes and columns of a float dtype are numbers (float64); all other columns are labels.
     """
     if as_text("the name of a column", name) == "shard":
         values: NDArray[Any] = np.repeat(
@@ -71,7 +71,7 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
         )
     elif name in ("bytes", _SAMPLE_BYTES):
         if index.sample_bytes is None:
-            msg = f"{name!r} is the size of each sample, which this index does not have"
+            msg = f"{name!r} is the size of each sample, and this index has no sizes"
             raise UsageError(msg, hint="`shoal index` keeps sizes for up to 10**8 samples")
         values = index.sample_bytes.astype(np.float64)
     else:
@@ -93,13 +93,13 @@ def lengths_of_column(index: Index, name: str) -> NDArray[Any]:
 
 
 def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the sorted texts that the numbers of a column stand for; None if it is not a column of texts."""
+    """Return the sorted texts behind the numbers of a column; None if the column has no texts."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     return texts.get(name)
 
 
 def words_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the texts or class names that the numbers of a column stand for; None if there are none."""
+    """Return the texts or class names behind the numbers of a column; None for a column without names."""
     if (texts := texts_of_column(index, name)) is not None:
         return texts
     classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
@@ -154,7 +154,7 @@ def _folder_classes(index: Index) -> Sequence[str] | None:
 
 
 def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
+    """Return a mask of the samples with the requested values in all columns, shape (num_samples,)."""
     mask = np.ones(index.num_samples, dtype=bool)
     for name, wanted in columns.items():
         if callable(wanted):
@@ -165,8 +165,8 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
 
 
 def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
-    """Return the wanted values of a column as the column stores them: texts and class names as numbers."""
-    # numpy would take a set for one value.
+    """Return the requested values of a column as stored: texts and class names as numbers."""
+    # numpy would treat a set as a single value.
     several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
     values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
     if values.dtype.kind != "U":
@@ -190,7 +190,7 @@ def numbers_left(samples: Any, left: Runs) -> Any:
         return samples
     numbers = left.numbers(array.astype(np.int64))
     if (numbers < 0).any():
-        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
+        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples left by earlier selections"
         raise UsageError(msg, hint="select() before shuffle() takes sample ids, which do not change with selections")
     return numbers
 
@@ -198,13 +198,13 @@ def numbers_left(samples: Any, left: Runs) -> Any:
 def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:
     """Return a mask of the samples that a function keeps.
 
-    The function gets the column as an array; if it is a column of texts, the different texts, once (dtype object).
+    The function gets the column as an array. For a column of texts, the array has the distinct texts (dtype object).
     """
     column, texts = column_of(index, name), texts_of_column(index, name)
     if texts is not None:
         words = np.empty(len(texts), dtype=object)
         words[:] = texts
-        of_words = _checked(function(words), name, len(words), "texts", "it gets the different texts of the column")
+        of_words = _checked(function(words), name, len(words), "texts", "it gets the distinct texts of the column")
         kept: NDArray[np.bool_] = of_words[column]
         return kept
     try:
@@ -227,7 +227,7 @@ def _checked(result: Any, name: str, num_wanted: int, of: str, gets: str) -> NDA
 
 
 class _ComparedError(Exception):
-    """Numbers met a text."""
+    """Numbers were compared with a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -235,10 +235,10 @@ class _ComparedError(Exception):
 
 
 class _Numbers(np.ndarray[Any, Any]):
-    """Numbers that refuse to meet texts: numpy would call each of them different from any text, without an error."""
+    """Numbers that raise when compared with a text: numpy would silently treat every number as unequal."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """Compute as usual; the result refuses texts, too."""
+        """Compute as usual; comparing the result with a text raises, too."""
         _refuse_texts(inputs)
         if "out" in options:
             options["out"] = tuple(_plain(array) for array in options["out"])

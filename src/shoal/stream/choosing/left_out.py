@@ -14,9 +14,10 @@ from shoal.stream.verbs.dataset_requests import count_of
 
 
 def gaps_without(stream: Stream, steps: Any, positions: Any, epoch: int) -> Gaps:
-    """Return the gaps of a stream, and these steps or positions of an epoch.
+    """Add steps or positions of an epoch to the gaps of a stream.
 
-    `UsageError` unless either steps or positions are given, if they do not exist, or if nothing is left of an epoch.
+    `UsageError` unless exactly one of ``steps`` and ``positions`` is given, if a step or position does not exist, or
+    if an epoch would be empty.
     """
     if (steps is None) == (positions is None):
         msg = "without() takes steps, or positions="
@@ -25,7 +26,7 @@ def gaps_without(stream: Stream, steps: Any, positions: Any, epoch: int) -> Gaps
     gaps = stream.resolved.gaps.plus(Gaps.of((epoch, start, stop) for start, stop in ranges))
     for number, _, stop in gaps.ranges:
         if stop > (size := stream.resolved.num_positions(number)):
-            raise UsageError(f"without() was given positions up to {stop} of epoch {number}, which has {size}")
+            raise UsageError(f"without() was given positions up to {stop}; epoch {number} has {size}")
         left = gaps.left(number, size)
         if left is not None and not len(left):
             raise UsageError(f"without() leaves none of the {size} positions of epoch {number}")
@@ -52,8 +53,8 @@ def _ranges_of_steps(stream: Stream, steps: Any, epoch: int) -> list[tuple[int, 
     num_samples, size = resolved.num_samples_of(epoch), resolved.num_positions(epoch)
     num_steps = partition.num_batches(num_samples)
     if not len(numbers) or numbers[-1] >= num_steps:
-        asked_for = f"step {numbers[-1]}" if len(numbers) else "no step"
-        msg = f"without() was given {asked_for}; epoch {epoch} has steps 0 to {num_steps - 1}"
+        given = f"step {numbers[-1]}" if len(numbers) else "no step"
+        msg = f"without() was given {given}; epoch {epoch} has steps 0 to {num_steps - 1}"
         raise UsageError(msg, hint="steps count from the start of the epoch that epoch= names")
     left, ranges = resolved.gaps.left(epoch, size) or Runs.span(0, size), list[tuple[int, int]]()
     for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):

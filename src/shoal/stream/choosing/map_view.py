@@ -21,7 +21,7 @@ from shoal.stream.states.iterator_position import Cursor
 
 
 class _Due(int):
-    """The id of a sample, and its epoch: a later epoch may be the current one by the time of the read."""
+    """A sample id with its epoch, because the current epoch may change before the read."""
 
     epoch: int
 
@@ -33,11 +33,11 @@ class _Due(int):
 
 
 class MapView:
-    """The stored samples of a dataset by id, after its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` counts them all.
+    """The stored samples of a dataset by id, after its stages: ``view[i]`` is ``ds[i]``.
 
     The view ignores order, selections, filters, batches and ranks: request the ids of `Dataset.ids`, or let
-    `shoal.torch.BatchSampler` do so. Each sample is a read of its own. Its epoch is the epoch of the sampler, else the
-    current epoch of the dataset.
+    `shoal.torch.BatchSampler` request ids. Each sample takes one read. Random stages use the epoch of the sampler;
+    without a sampler, the current epoch of the dataset.
     """
 
     def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:
@@ -50,7 +50,7 @@ class MapView:
         self._verifies = spec.reading.verify == "always"
 
     def __len__(self) -> int:
-        """Return the number of stored samples: ids are from 0 to one less."""
+        """Return the number of stored samples; ids begin at 0."""
         return self._opened.index.num_samples
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
@@ -72,12 +72,15 @@ class MapView:
         )
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
-        """Return the samples with these ids: the method that torch calls to fetch several from a list."""
+        """Return the samples with these ids; torch calls this method to fetch a batch."""
         return [self[sample_id] for sample_id in sample_ids]
 
 
 def batches_of_ids(spec: IteratorSpec) -> Iterator[list[int]]:
-    """Yield the sample ids of each batch of a rank, repeats included, reading no data; one id each without batches."""
+    """Yield the sample ids of each batch of a rank, repeats included, without reading data.
+
+    Without batches, each list has one id.
+    """
     work, position = spec.work, spec.position()
     resolved = work.resolved.whole(work.opened, spec.epoch).resolved
     for share, _ in shares_of(resolved.epoch(spec.epoch), work.pipeline, position):

@@ -1,8 +1,8 @@
 """The group of each sample as 64 bits: equal for equal groups, on any machine and in any dataset.
 
-A text is hashed by its letters and not by its number in an index, so that datasets that number texts differently
-agree. A whole number and the text that writes it are the same group, because columns of numbers become columns of texts
-when a shard with other texts is added. Two groups share a hash with a probability of 2**-64, and then go together.
+A text is hashed by its letters and not by its number in an index, because two datasets may number the same text
+differently. The number 7 and the text "7" are the same group, because a column of numbers becomes a column of texts
+when a shard with other texts is added. Two groups share a hash, and so a split, with a probability of 2**-64.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Groups:
 def groups_of(opened: Opened, by: Any, group: Callable[[Any], Any] | None = None) -> Groups:
     """Return the group of each sample; see `shoal.Dataset.split`.
 
-    `UsageError` if there is no such column, or a group is neither a text nor a number.
+    `UsageError` if the column does not exist, or if a group is neither a text nor a number.
     """
     index = opened.index
     if callable(by) or (by is None and group is not None):
@@ -95,7 +95,7 @@ def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
     for kind in (str, float, int):
         places = [number for number, value in enumerate(plain) if isinstance(value, kind)]
         chosen = [plain[place] for place in places]
-        if kind is int:  # beyond 64 bits they are texts
+        if kind is int:  # integers beyond 64 bits are hashed as texts
             hashes[places] = _hashed_texts([str(int(value)) for value in chosen])
         else:
             hashes[places] = _hashed_texts(chosen) if kind is str else _hashed_numbers(np.array(chosen, dtype=float))
@@ -133,7 +133,7 @@ def _hashed_numbers(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _of_values(values: NDArray[Any] | Sequence[str], group: Callable[[Any], Any] | None) -> Groups:
-    """Group samples by a number or text each; a function of it is called once for each distinct number."""
+    """Group samples by number or text; ``group`` is called once for each distinct number, or for each text."""
     if not isinstance(values, np.ndarray):
         return Groups(len(values), lambda first, end: _hashed(values[first:end], group))
     if group is None:
@@ -189,7 +189,7 @@ def _shard_names(index: Index) -> list[str]:
 
 
 def _given(values: Any, num_samples: int) -> NDArray[Any] | Sequence[str]:
-    """Return an array of numbers, or a list of texts, that was given with a value for each sample by id."""
+    """Convert ``by``, a value for each sample by id, to an array of numbers or a list of texts."""
     listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype.kind in "UO" else values
     if isinstance(listed, Collection) and len(listed) == num_samples and all(isinstance(v, str) for v in listed):
         return list(listed)

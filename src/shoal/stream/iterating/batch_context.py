@@ -39,9 +39,9 @@ def _itself(context: BatchContext) -> BatchContext:
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """Inputs of the samples and batches of a piece; counters of results, and of requests beside the reading.
+    """Inputs for the samples and batches of a piece; counters of results and of additional requests.
 
-    ``of_all`` returns the inputs for the whole epoch, and may wait for it.
+    ``of_all`` returns the inputs for the whole epoch, and may wait for the index.
     """
 
     opened: OpenedDataset
@@ -75,7 +75,7 @@ class BatchContext:
 
     @property
     def stages_of_runs(self) -> Sequence[Stage] | None:
-        """The stages, if each may run on many samples before the next one does; else None.
+        """The stages, if each stage may run on many samples before the next stage runs; else None.
 
         Stages that have effects, or that leave samples out, take one sample after another, also in a thread. An error
         in a run does not name its sample: the caller processes the samples again, one by one.
@@ -134,7 +134,7 @@ def _delivered(source: BatchContext, batch: Any, repeated: Sequence[bool] | NDAr
 def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
     """Return the maker of batches, or of samples, from columns; None if each sample must be read by itself.
 
-    Samples are read by themselves if values are views, if memory is limited, or if a format has no columns.
+    Each sample is read by itself if values are views, if memory is limited, or if a format has no columns.
     """
     pipeline, parts = context.pipeline, context.opened.parts
     if not context.options.copy or not all(part.format.has_columns for part in parts):

@@ -35,7 +35,7 @@ class BatchMaker:
         begin_elsewhere(self.close)
 
     def close(self) -> None:
-        """Stop reading; the threads have ended when this returns. Indexing goes on as long as the dataset is there."""
+        """Stop reading; the threads have ended when this returns. Indexing continues as long as the dataset exists."""
         with InterruptsHeld():
             self.position.is_over = True  # perhaps while a thread makes the next batch
             if self.piece is not None:
@@ -70,7 +70,7 @@ def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
 
 
 def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[ResolvedOrder]:
-    """Return the pieces of the epoch; if the end must be known from the start, wait for all of it, as one piece."""
+    """Return the pieces of the epoch; if the end must be known, wait for the whole epoch, as one piece."""
     work, pipeline = spec.work, spec.work.pipeline
     if spec.knows_end:
         return Pieces(work.resolved.whole(work.opened, spec.epoch))

@@ -1,4 +1,4 @@
-"""The protocol of makers of batches; each maker has a file of its own, and no other code tests for one of them."""
+"""The protocol of batch makers; each maker has its own file, and no code tests for the type of a maker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Batcher(ABC):
     """True if ``position`` counts samples of this rank's share, since only reading shows the size of a batch."""
 
     counts_tokens = False
-    """True if the batcher counts tokens, and not the stages."""
+    """True if the batcher counts tokens instead of the stages."""
 
     unknown = ""
-    """The noun of the things that only reading counts; "" if the length of an epoch is known before."""
+    """Noun for the unknown in the length of an epoch, such as "batches"; "" if the length is known before reading."""
 
     verb = ""
-    """The call that makes ranks fill batches; "" if they do not."""
+    """The call that makes ranks fill batches; "" if ranks do not fill batches."""
 
     ids_field = "__id__"
     """The field of a batch with the ids of its samples, added by `with_ids`."""
@@ -44,11 +44,11 @@ class Batcher(ABC):
     """True if ranks share samples by weights (``batch(balance=)``)."""
 
     note = ""
-    """The samples that a certificate of a part of an epoch leaves out, in words."""
+    """Description of the samples missing in a certificate of a part of an epoch."""
 
     @abstractmethod
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
-        """Return an iterator over the batches of a rank's shares; in a worker, over the steps that it sends."""
+        """Return an iterator over the batches of a rank's shares; in a worker, over the steps to send."""
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
         """Return the partition of an epoch among ``world_size`` ranks."""
@@ -78,24 +78,24 @@ class Batcher(ABC):
         context: Callable[[], BatchContext],  # noqa: ARG002
         finish: Callable[[Any], Any] | None,  # noqa: ARG002
     ) -> Received:
-        """Return the receiver of the steps that workers send; ``finish`` converts the batches it makes itself."""
+        """Return the receiver of the steps that workers send; ``finish`` converts batches made by the receiver."""
         return WholeBatches(position)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:  # noqa: ARG002
-        """Return more settings that ranks must share; ``loaded`` is the checksum of the loaded state."""
+        """Return additional settings that ranks must share; ``loaded`` is the checksum of the loaded state."""
         return {}
 
 
 class Received(Protocol):
-    """Batches made of the steps that worker processes send."""
+    """Batches made from the steps that worker processes send."""
 
     @property
     def is_full(self) -> bool:
-        """True if `batch` has one."""
+        """True if a batch is ready."""
         ...
 
     def add(self, made: Any, proof: Proof) -> None:
-        """Append the result of a worker's next step, and the proof of the samples in it."""
+        """Append the result of a worker's next step, and the proof of its samples."""
         ...
 
     def batch(self) -> Any:
@@ -103,12 +103,12 @@ class Received(Protocol):
         ...
 
     def last(self) -> Iterator[Any]:
-        """Yield the batches that are left after the last step."""
+        """Yield the remaining batches after the last step."""
         ...
 
 
 class WholeBatches:
-    """Batches as workers made them."""
+    """Whole batches from workers."""
 
     def __init__(self, position: Position) -> None:
         self._position = position
@@ -116,7 +116,7 @@ class WholeBatches:
 
     @property
     def is_full(self) -> bool:
-        """True if a batch waits."""
+        """True if a batch is ready."""
         return bool(self._waiting)
 
     def add(self, made: Any, proof: Proof) -> None:

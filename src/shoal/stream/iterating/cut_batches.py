@@ -28,7 +28,7 @@ class CutBatches(Batcher):
     """The batches that `Dataset.batch` cuts."""
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
-        """Return an iterator over the batches, made of columns where that gives the same."""
+        """Return an iterator over the batches, made from columns if the result is the same."""
         context.sum_deliveries()
         has_columns = context.pipeline.stacks and context.pipeline.formatting.has_types and context.quarantine is None
         if has_columns and (gathering := gathering_of(reading, context)) is not None:
@@ -37,7 +37,7 @@ class CutBatches(Batcher):
 
 
 def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-    """Yield batch after batch, made of samples."""
+    """Yield batch after batch, made from samples."""
     process, position, collated, deliver = source.process, source.position, source.pipeline.collator, source.deliverer
     stages_of_runs, nearest = source.stages_of_runs, _NearestKept(source)
     for span in spans:
@@ -67,7 +67,7 @@ def _processed(
     ids: list[int],
     position: Position,
 ) -> list[Any]:
-    """Return the samples of a batch after their stages; fewer if the stream is closed meanwhile."""
+    """Return the processed samples of a batch; fewer if the stream is closed meanwhile."""
     if stages_of_runs is not None:
         results = samples
         with suppress(Exception):  # the same error is raised below, at its sample
@@ -102,7 +102,7 @@ def batches_gathered(spans: Iterator[ReadSpan], source: BatchContext) -> Iterato
 
 
 def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tuple[list[Any], list[bool]]:
-    """Return the kept samples of a batch, and marks of repeats; if none is kept, a repeat from before the batch."""
+    """Return the kept samples of a batch, and marks of repeats; without kept samples, an earlier sample as a repeat."""
     pairs, source = [], nearest.source
     for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
         if sample is DROPPED or sample is SKIPPED:
@@ -144,11 +144,11 @@ class _NearestKept:
         raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
 
     def _candidates(self, begin: int) -> Iterator[tuple[BatchContext, int]]:
-        """Yield the samples to look at: the samples since the last repeat, that repeat, then all others."""
+        """Yield candidates: the samples since the last repeat, the last repeat, then all other samples."""
         if self._last:
             yield from _between(self.source, self._begin, begin)
             yield from self._last
-            begin = self._begin  # the repeat is dropped now: the filter does not depend on the sample alone
+            begin = self._begin  # the filter dropped the last repeat this time: it does not depend on the sample alone
         yield from _before(self.source, begin)
 
 
@@ -160,9 +160,9 @@ def _between(source: BatchContext, first: int, stop: int) -> Iterator[tuple[Batc
 
 
 def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids of all samples, backwards from a position and cyclically, and the inputs to read each with.
+    """Yield the ids of all samples, backwards from a position and cyclically, each with the context to read it.
 
-    The last sample of an epoch precedes the first: it waits until all samples of the epoch are counted.
+    The last sample of an epoch precedes the first, so reaching it waits until all samples of the epoch are counted.
     """
     position, num_samples = source.position, source.position.num_samples
     yield from _between(source, 0, begin)
@@ -173,7 +173,7 @@ def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, in
 
 
 def _alone(source: BatchContext, sample_id: int) -> Any:
-    """Read a sample that is not due, and run all stages; do not count it if it is damaged."""
+    """Read a sample out of turn and run all stages; damaged samples are not counted."""
     opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
     if quarantine is None:
         return run_stages(

@@ -21,12 +21,12 @@ _NOTHING: list[Any] = []
 
 
 class BatchSource(Protocol):
-    """Batches that are made elsewhere: ahead of use in another thread, or in worker processes."""
+    """Batches made ahead of use in another thread, or in worker processes."""
 
     position: Position
-    """Advanced by `receive`, with the proof of all that was received."""
+    """The position after the last received batch, with the proof of all received samples."""
     survives_interrupts: bool
-    """True if no interrupt of `receive` loses a batch."""
+    """True if an interrupted `receive` never loses a batch."""
 
     def receive(self, taken: list[Any]) -> Any:
         """Wait for the next batch, and return it; append to ``taken`` first, for `give_back`."""
@@ -50,12 +50,12 @@ Renew: TypeAlias = Callable[[], tuple[IteratorSpec, BatchSource | None]]
 class Iteration:
     """The batches (or samples) of one rank from a position to the end of an epoch.
 
-    If the start of the next iterator moves before this one has yielded anything (`Dataset.set_epoch`,
-    `Dataset.load_state_dict`), this one moves, too: ``renew`` recomputes the arguments.
+    If `Dataset.set_epoch` or `Dataset.load_state_dict` moves the start before this iterator has yielded anything,
+    this iterator moves, too: ``renew`` recomputes the arguments.
 
-    `position` follows everything yielded so far. Close the iteration, use it in a ``with``, or drop it: no thread is
-    left in any case. After an error it raises the same error again: an epoch that failed must not look like one that
-    ended.
+    `position` counts everything yielded so far. Close the iteration, use it in a ``with``, or drop it: all three end
+    its threads. After an error, `next` raises the same error again: a failed epoch must not look like a finished
+    epoch.
     """
 
     def __init__(self, spec: IteratorSpec, source: BatchSource | None = None, renew: Renew | None = None) -> None:
@@ -79,7 +79,7 @@ class Iteration:
             self._generation = start_methods.generation
             self._throughput = spec.counters.throughput = Throughput(spec.counters)
             self._line = progress_line(spec.work, position, spec.counters)
-            # The rest of the samples that the source made together, yielded without a call of the source.
+            # Samples made together by the source are yielded without calling the source again.
             self._queue = EMPTY_QUEUE
             self._takes_queue = source is None and spec.convert is None and self._line is None
             self._renew, self._num_moves = renew, 0
@@ -101,15 +101,15 @@ class Iteration:
 
     def __next__(self) -> Any:
         if start_methods.generation != self._generation:
-            msg = "this iterator belongs to the parent of this process, which made it"
-            raise ForkError(msg, hint="call iter() in the child: the dataset itself can be used there")
+            msg = "the parent process made this iterator; a forked process cannot continue it"
+            raise ForkError(msg, hint="call iter() in the child process: the dataset itself works there")
         queue = self._queue
         if queue is not EMPTY_QUEUE:
-            # Before the sample is taken: no interrupt can come between that and its return.
+            # Set before the sample is taken: nothing can interrupt between taking and returning the sample.
             self._throughput.last = perf_counter()
             for sample in queue:
                 return sample
-        # The next one is made, or waited for.
+        # Make the next result, or wait for it.
         if not self.position.num_made and not self._closed:
             self._begin_where_moved()
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
@@ -136,7 +136,7 @@ class Iteration:
             if self._line is not None:
                 self._line.step()
             if position.num_yielded >= (position.num_steps if self._num_steps is None else self._num_steps):
-                self._end_epoch()  # now, since a loop that counts to len() never asks for more
+                self._end_epoch()  # here, because a loop that counts to len() makes no further request
             return result  # noqa: TRY300  # an interrupt here is undone, too
         except StopIteration:
             if self._failure is not None and not self._is_stopped:
@@ -150,15 +150,15 @@ class Iteration:
             raise
         except BaseException as error:
             if isinstance(error, ValueError) and "already executing" in str(error):
-                msg = "two threads asked one iterator for its next batch at the same time"
-                raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
+                msg = "two threads called next() on one iterator at the same time"
+                raise UsageError(msg, hint="use one iterator per thread, or a lock around next()") from None
             self._undo(error, taken, before)
             if self._is_stopped and isinstance(error, Exception):
                 raise StopIteration from None
             raise
 
     def _begin_where_moved(self) -> None:
-        """Begin again if the cursor was moved since; batches made ahead are dropped."""
+        """Begin again if the cursor has moved; batches made ahead are dropped."""
         cursor = self._cursor
         if cursor is None:
             return
@@ -173,7 +173,7 @@ class Iteration:
 
     @property
     def is_at_end(self) -> bool:
-        """True after the last batch; if only reading shows the last batch, after the request for another."""
+        """True after the last batch; if only reading shows the end, True after the next request."""
         return self._closed or self.position.num_yielded >= self.position.num_steps
 
     def _end_epoch(self) -> None:
@@ -193,7 +193,7 @@ class Iteration:
                 if taken or is_interrupt:
                     return
             if not self._is_stopped and self._failure is None:
-                # The batch is lost, and going on would skip it.
+                # The batch is lost; continuing would skip the batch.
                 self._failure = error if elsewhere is None or not is_interrupt else _interrupted()
             self.close()
 
@@ -204,9 +204,9 @@ class Iteration:
         self.close()
 
     def stop(self) -> None:
-        """Stop yielding; returns at once, and a ``next`` that waits for bytes or workers ends within two seconds.
+        """Stop yielding and return at once; a ``next`` that waits for bytes or workers ends within two seconds.
 
-        Unlike `close` it may be called in a signal handler. The state stays the same: after everything yielded.
+        A signal handler may call `stop`, but not `close`. The state still counts everything yielded.
         """
         self._is_stopped = self._closed = True
         self._made = self._queue = EMPTY_QUEUE
@@ -224,5 +224,5 @@ class Iteration:
 
 def _interrupted() -> UsageError:
     msg = "this iterator was interrupted while it waited, and may have lost a batch"
-    hint = "loader.load_state_dict(loader.state_dict()) and iterate again: nothing is lost by that"
+    hint = "call loader.load_state_dict(loader.state_dict()) and iterate again: no batch is skipped"
     return UsageError(msg, hint=hint)

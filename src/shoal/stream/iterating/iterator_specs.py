@@ -45,7 +45,7 @@ class WorkerSpec:
     def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
         """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.
 
-        Values are copied on their way to another process, so views are turned off.
+        Views are turned off, because values are copied to another process anyway.
         """
         limit = self.options.memory_limit_bytes
         limit_bytes = None if limit is None else max(1, limit // num_workers)
@@ -127,7 +127,7 @@ class IteratorSpec:
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:
-        """Return this spec without the cursor and the progress line: the receiver of the batches moves both."""
+        """Return this spec without the cursor and the progress line: the receiver of the batches updates both."""
         options = replace(self.work.options, progress=False)
         return replace(self, work=replace(self.work, options=options), cursor=None)
 

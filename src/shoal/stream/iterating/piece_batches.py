@@ -33,9 +33,9 @@ from shoal.stream.states.sequence_hashes import hashes_of
 
 
 class PieceBatches:
-    """The batches, or samples, of a piece of an epoch from a position on, which moves with each batch made.
+    """The batches, or samples, of a piece of an epoch from ``position`` on; each batch made advances ``position``.
 
-    ``whole`` waits for all of the epoch.
+    ``whole`` waits for the whole epoch.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PieceBatches:
             forgiving = quarantine is not None and quarantine.finds
             self._decoders = Decoders(stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
         hashes = hashes_of(resolved)
-        sums = position.sums or DeliverySums(hashes, position.epoch)  # of earlier pieces of the epoch, if there are any
+        sums = position.sums or DeliverySums(hashes, position.epoch)  # position.sums: from earlier pieces of the epoch
         sums.hash_by(hashes)
         context = BatchContext(
             opened=opened,
@@ -119,7 +119,7 @@ def _counting(stages: tuple[Stage, ...], counters: Counters) -> tuple[Stage, ...
 
 
 def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
-    """Keep the memory of an average batch for the next one."""
+    """Keep freed memory of the size of an average batch for the next batch."""
     num_samples = sum(part.index.num_samples for part in parts)
     num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
     keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))

@@ -27,7 +27,7 @@ class PipelineSpec:
     """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
 
     Worker ``worker`` of ``num_workers`` makes the rank's batches with ``step % num_workers == worker``.
-    ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches.
+    ``threaded`` has the stages that run in threads, or None. ``allocate`` makes the arrays of batches.
     """
 
     partition: Partition
@@ -48,11 +48,11 @@ class PipelineSpec:
 
     @property
     def stacks(self) -> bool:
-        """True if batches can be made of columns: every stage works on columns, too."""
+        """True if batches can be made from columns: every stage works on columns, too."""
         return self.collate is collate and gathers(self.stages)
 
     def makes_together(self, quarantine: Quarantine | None) -> bool:
-        """Return True if samples may be made before they are due: no user function runs, and no sample is left out."""
+        """Return True if samples may be made early: no user function runs, and no stage drops samples."""
         alone = quarantine is None and self.threaded is None and self.num_workers == 1
         return alone and have_no_effects(self.stages)
 

@@ -19,7 +19,7 @@ _LOG_EVERY_SECONDS = 60.0
 class ProgressLine:
     """A line redrawn ten times a second on a terminal; elsewhere, for a log, written every minute and at the end.
 
-    It shows the ``counters`` at the position of the receiver of the batches. Use it from one thread.
+    The line shows the ``counters`` at the position of the batch receiver. Not thread-safe.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ProgressLine:
             self._show()
 
     def close(self) -> None:
-        """End the line: write a last one to a log; remove it from a terminal."""
+        """Write a last line to a log, or remove the line from a terminal."""
         if self._line.is_due_at_end():
             self._show()
         self._line.close()
@@ -59,7 +59,7 @@ def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> P
 def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float | None) -> str:
     """Format the main numbers of `Dataset.stats`, most important first: a narrow terminal cuts off the rest.
 
-    ``share`` is the part of the epoch that is done; None while its end is not known.
+    ``share`` is the finished part of the epoch; None while the end of the epoch is unknown.
     """
     done = f"{counted(stats['num_samples'], 'sample')}, still indexing" if share is None else f"{share:4.0%}"
     parts = [f"epoch {epoch}  {done}", f"{format_count(stats['samples_per_second'])} samples/s"]

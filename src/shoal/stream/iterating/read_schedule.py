@@ -61,7 +61,7 @@ def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> 
 
 
 def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
-    """Select batches of a share by number; O(samples of those batches).
+    """Select batches of a share by number; O(samples of these batches).
 
     >>> share = Share(*(np.arange(6) for _ in range(3)), np.zeros(6, dtype=bool), np.array([0, 3, 5, 6]))
     >>> part = _some_batches(share, np.array([0, 2]))

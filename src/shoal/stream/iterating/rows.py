@@ -1,4 +1,4 @@
-"""The rows of batches: a row is a sample, or several (`shoal.stream.sequences`); the kind of rows needs a batcher."""
+"""The rows of batches: a row is one sample, or several samples (`shoal.stream.sequences`)."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from shoal.stream.iterating.single_samples import KEPT, SingleSamples
 
 
 class Rows:
-    """Rows that are samples; a subclass makes rows of several."""
+    """Rows of one sample each; subclasses make rows from several samples."""
 
     __slots__ = ()
 
     verb = ""
-    """The call that groups samples; "" if none does."""
+    """The call that groups samples; "" without grouping."""
 
     noun = "samples"
-    """The stored samples that rows are made of."""
+    """Noun for the stored samples behind the rows."""
 
     needs_index = False
     """True if rows follow from columns of the index."""
 
     @property
     def words(self) -> list[str]:
-        """The grouping in words."""
+        """The grouping, in words for the summary of a dataset."""
         return []
 
     @property
     def made_fields(self) -> SequenceFields | PaddedFields | None:
-        """The fields of a row that is made of several samples."""
+        """The fields of a row made from several samples; None for a row of one sample."""
         return None
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002

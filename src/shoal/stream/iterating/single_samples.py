@@ -1,4 +1,4 @@
-"""Single samples of a rank, if there are no batches."""
+"""Single samples of a rank, for datasets without batches."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class SingleSamples(Batcher):
     unknown: str = ""
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
-        """Return an iterator over the samples; they are made in runs if no function of a user notices."""
+        """Return an iterator over the samples; samples are made in runs if no user function can notice."""
         context.sum_deliveries()
         if not context.pipeline.makes_together(context.quarantine):
             return samples_made(reading.spans(shares, context.quarantine), context)
         num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in context.opened.parts)
-        are_small = most_in_run(context.opened.index.num_samples, num_bytes) > 1  # then making them in runs pays
+        are_small = most_in_run(context.opened.index.num_samples, num_bytes) > 1  # runs speed up small samples only
         if are_small and (gathering := gathering_of(reading, context)) is not None:
             return samples_read(gathered(reading.in_units(shares), gathering, in_runs=True), context)
         return samples_read(reading.spans(shares, context.quarantine), context)
@@ -41,14 +41,14 @@ class SingleSamples(Batcher):
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield sample after sample as stored, or after stages that have no effects.
 
-    Samples come from lists. `Position.queue` has the rest of a list: the iterator takes it without a call here.
+    Samples come from lists. `Position.queue` has the rest of a list: the iterator drains it without a call here.
     """
     counters, position, finishing = source.counters, source.position, _finishing(source)
-    left_in, empty = length_hint, EMPTY_QUEUE  # at the end of a process this may outlive the names of its module
+    left_in, empty = length_hint, EMPTY_QUEUE  # at interpreter exit the generator may outlive the module globals
     for span in spans:
         last, ids = position.num_steps - 1, iter(span.share.ids.tolist())
         for run in _each_finished(span.runs, ids, finishing):
-            # An epoch ends with its last sample: its reader must ask for that one.
+            # The last sample of an epoch gets its own list: the iterator must request it to end the epoch.
             ends = len(run) > 1 and position.num_made + len(run) > last
             for part in (run[:-1], run[-1:]) if ends else (run,):
                 queue = iter(part)
@@ -64,11 +64,11 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                     if position.queue is queue:
                         position.num_made -= left_in(queue)
                         position.queue = empty
-        position.num_yielded = span.steps.stop  # its last position may have no sample for this rank
+        position.num_yielded = span.steps.stop  # the last position may have no sample for this rank
 
 
 class _Finishing(NamedTuple):
-    """The functions that finish stored samples: a list, given their ids, or a single sample."""
+    """The functions that finish stored samples: a list with its ids, or a single sample with its id."""
 
     of_run: Callable[[list[Any], list[int]], list[Any]]
     of_sample: Callable[[Any, int], Any]
@@ -98,7 +98,7 @@ def _finishing(source: BatchContext) -> _Finishing | None:
 def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Finishing | None) -> Iterator[list[Any]]:
     """Yield finished runs; an error is raised at its sample, after the samples before it.
 
-    Stages have no effects (`PipelineSpec.makes_together`), so the samples of a failed run are made again.
+    Stages have no effects (`PipelineSpec.makes_together`), so a failed run is repeated sample by sample.
     """
     if finishing is None:
         yield from runs
@@ -107,7 +107,7 @@ def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Fi
         named = list(itertools.islice(ids, len(run)))
         try:
             done = finishing.of_run(run, named)
-        except Exception:  # noqa: BLE001  # raised again, at its sample and with notes about it
+        except Exception:  # noqa: BLE001  # raised again at its sample, with notes about the sample
             done = []
             try:
                 done.extend(map(finishing.of_sample, run, named))

@@ -22,14 +22,14 @@ _WITHOUT_SPLITS = ".jsonl"
 
 
 def energon_mixture(node: Marked, split: str | None) -> MixtureEntry:
-    """Return the mixture of a split of a metadataset; ``split`` may be None if there is only one.
+    """Return the mixture of a split of a metadataset; ``split`` may be None for a single split.
 
-    Training blends go on for ever, by weights or (epochized) in epochs; in other splits every sample comes once.
+    Training blends repeat forever, by weights or (epochized) in epochs; in other splits, every sample appears once.
     """
     keys = node.mapping("a metadataset", ("__module__", "__class__", "splits"))
     splits = keys["splits"].mapping("splits")
     if split is None and len(splits) != 1:
-        msg = f"this holds the splits {', '.join(splits)}; which one is to be read?"
+        msg = f"the metadataset has the splits {', '.join(splits)}, and no split was chosen"
         raise keys["splits"].error(msg, f'split="{next(iter(splits), "train")}"')
     name = split or next(iter(splits))
     if name not in splits:
@@ -66,7 +66,7 @@ def _source(node: Marked, split: str, key: str, *, is_training: bool) -> SourceE
     keys = node.mapping("a dataset of a blend")
     if unknown := [name for name in keys if name in _NOT_HERE]:
         msg = f"shoal does not support {unknown[0]!r} of Energon"
-        raise node.keys[unknown[0]].error(msg, "prepare that dataset by itself, and mix it in Python with shoal.mix()")
+        raise node.keys[unknown[0]].error(msg, "prepare the dataset separately, and mix in Python with shoal.mix()")
     if any(name in keys for name in _BLENDS):
         inner = {name: value for name, value in keys.items() if name != key}
         names = {name: place for name, place in node.keys.items() if name != key}

@@ -18,7 +18,7 @@ from shoal.stream.choosing.index_columns import lengths_of_column
 def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
     """Return the mean of a column over the samples of a source, weighted by the copies of each sample in a round.
 
-    A nested mixture has the mean at its first weights.
+    The mean of a nested mixture uses its first weights.
     """
     parts = opened.parts if isinstance(opened, OpenedMixture) else (opened,)
     return _mean(source, source.name, iter(parts), length)
@@ -29,8 +29,8 @@ def positions_of_tokens(
 ) -> tuple[int, int]:
     """Return the position after this many tokens, counted from ``begin``, and the ramp in positions.
 
-    Samples count with the mean length of their source. A ramp to ``weights`` has the mean of both weights. `UsageError`
-    if the mixture does not know the lengths of its samples.
+    Each sample counts with the mean length of its source, and a ramp with the mean of the old and new weights.
+    `UsageError` if the mixture does not know the lengths of its samples.
     """
     means = [source.mean_tokens for source in request.sources]
     if None in means:
@@ -62,7 +62,7 @@ def _mean(source: SourceRequest, name: str, parts: Iterator[Opened], length: str
     copies = np.ones(len(values)) if source.sampling is None else source.sampling.counts(seed=0, epoch=0)
     total = int(values @ copies.astype(np.float64))
     if total <= 0:
-        raise UsageError(f"the column {length!r} of the source {name!r} sums up to {total}: it has no tokens to weigh")
+        raise UsageError(f"the column {length!r} of the source {name!r} sums up to {total}: there is nothing to weigh")
     return Fraction(total, int(copies.sum()))
 
 
@@ -72,7 +72,7 @@ def _lengths(name: str, part: Opened, length: str) -> NDArray[Any]:
     except UsageError as error:
         msg = f'unit="tokens" needs the tokens of each sample of {name!r}: {error.message}'
         hint = (
-            "length= names the column of tokens; open(index_columns=['tokens']) reads one from a field, "
-            "['tokens:len'] the length of one, and `shoal index SHARDS --columns` writes it into the index"
+            "length= names the column of tokens; open(index_columns=['tokens']) reads the column from a field, "
+            "['tokens:len'] from the length of a field, and `shoal index SHARDS --columns` writes it into the index"
         )
         raise UsageError(msg, hint=hint) from None

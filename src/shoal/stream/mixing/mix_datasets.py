@@ -52,7 +52,7 @@ def mix(
     max_repeats: float | Mapping[str, float] | None = None,
     missing: Mapping[str, Any] | str | None = None,
 ) -> MixedDataset:
-    r"""Mix datasets: in a dataset like any other, every position has a source, and every source has its own order.
+    r"""Mix datasets into one dataset: every position has a source, and every source has its own order.
 
     The source of a position is a pure function of names, weights, seed and position: so any position is found at once,
     and a run continues exactly at any world size. A source keeps its order (`Dataset.shuffle`), freshly ordered in each
@@ -64,7 +64,7 @@ def mix(
         Datasets by name, each with its own stages; a source may be a mixture. The seed of a source depends on its name,
         so adding, removing or reordering other sources does not change its order.
     weights
-        Sources come in the ratio of these numbers; default: their sizes. Read as decimals, and exact.
+        The ratio of samples of the sources; default the sizes of the sources. Weights are exact decimals.
     seed
         Seed of the choice of sources.
     choice
@@ -76,15 +76,15 @@ def mix(
         "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
         holds the tokens of each sample.
     repeat, choose
-        Instead of weights: how often each source comes in an epoch, or how many of its samples.
+        Instead of weights: the number of rounds, or of samples, of each source in an epoch.
     ends
-        An epoch ends before the "first" source would repeat a sample (the default), or after "all" have come to their
-        end, or never ("forever"). Sources carry on from one epoch to the next.
+        The end of an epoch: before any source repeats a sample ("first", the default), after all sources have ended a
+        round ("all"), or never ("forever"). Sources continue from one epoch to the next.
     epoch_size
-        Samples of an epoch, instead of ``ends``.
+        Samples in an epoch, instead of ``ends``.
     max_repeats
-        The most times that a sample may come in an epoch, for all sources or by name. After `reweight`, all epochs are
-        checked when the dataset is first used, so further changes may come before.
+        Maximum number of times a sample may appear in an epoch, for all sources or by name. After `reweight`, epochs
+        are checked when the dataset is first used, so further changes may come first.
     missing
         Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
         are known to have other fields are refused at the first batch, before anything is read. Where only
@@ -119,21 +119,21 @@ def mix(
         others = {"unit": unit != "samples", "ends": ends is not None, "max_repeats": max_repeats is not None}
         if names := [*given, *(name for name, is_given in others.items() if is_given)]:
             kind = type(choice).__name__
-            msg = f"mix({names[0]}=) does not go with choice={kind}(...), which mixes as another library does"
-            raise UsageError(msg, hint=f"set all of this in the arguments of shoal.mixing.{kind}")
+            msg = f"mix({names[0]}=) cannot be combined with choice={kind}(...), which mixes as another library does"
+            raise UsageError(msg, hint=f"set the mixture in the arguments of shoal.mixing.{kind}")
     column = length if _one_of("unit", unit, ("samples", "tokens")) == "tokens" else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
     if isinstance(choice, EpochChoice):
         request: MixRequest = epochs_request(requests, choice, seed)
         return MixedDataset(replace(mixed, request=request))
     if len(given) > 1 and given != ["weights", "epoch_size"]:
-        msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(f'{name}=' for name in given)}"
+        msg = f"mix() takes weights=, repeat= or choose=; got {', '.join(f'{name}=' for name in given)}"
         raise UsageError(msg, hint="repeat= and choose= set the length of an epoch")
     if column is not None and (repeat is not None or choose is not None):
         msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
         raise UsageError(msg, hint='leave unit="tokens" out, or give weights=')
     if ends is not None and given[-1:] not in ([], ["weights"]):
-        raise UsageError(f"mix(): ends= says where an epoch ends, and so does {given[-1]}=", hint="give one of them")
+        raise UsageError(f"mix(): ends= and {given[-1]}= both say where an epoch ends", hint="give one argument")
     shares, total = _shares(requests, weights, repeat, choose)
     request = MixRequest(
         sources=requests,
@@ -146,12 +146,12 @@ def mix(
         length=column,
         max_repeats=_most(max_repeats, requests),
     )
-    _log_shares(request, request.epoch_samples)  # an impossible mixture is refused here, not when iterating
+    _log_shares(request, request.epoch_samples)  # raises an error for an impossible mixture here, not during iteration
     return MixedDataset(replace(mixed, request=request))
 
 
 def _log_shares(request: MixRequest, epoch_samples: int) -> None:
-    """Log the share of each source; warn of one that has a weight and no sample in an average epoch."""
+    """Log the share of each source; warn if a source with a weight has no sample in an average epoch."""
     weights = request.changes[0].weights
     total = sum(weights.values())
     shares = {name: weight / total for name, weight in weights.items()}

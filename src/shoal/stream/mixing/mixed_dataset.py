@@ -1,4 +1,4 @@
-"""The dataset that `shoal.mix` returns: a dataset like any other, which knows its sources and their weights."""
+"""The dataset that `shoal.mix` returns, with methods for its sources and their weights."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from shoal.stream.mixing.mean_lengths import positions_of_tokens
 from shoal.stream.mixing.source_parts import checked_sources, rows_of, source_request, warn_of_twins, with_sources
 from shoal.stream.verbs.dataset_requests import count_of
 
-_FAR = 1 << 17  # positions whose sources are looked up apart
+_FAR = 1 << 17  # positions further apart are looked up separately
 
 
 class MixedDataset(Dataset):
     """A mixture of datasets.
 
-    Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``; if epochs differ
-    in length, the samples of all epochs before are added to ``p``. They count documents, as before packing, after
-    `pack_sequences` and `batch_by_length` too; only `reweight` counts sequences then.
+    The methods of this class count positions across epochs: position ``p`` of epoch ``e`` is ``e * num_samples + p``,
+    or ``p`` plus the samples of all earlier epochs if epochs differ in length. Positions count documents, also after
+    `pack_sequences` and `batch_by_length`; only `reweight` counts sequences then.
     """
 
     @property
     def resolved(self) -> ResolvedMixture:  # type: ignore[override]  # a mixture has no chunks of its own
-        """The orders of all sources, resolved to integers; printed, a line for each."""
+        """The orders of all sources, resolved to integers; prints as a line for each source."""
         return cast("ResolvedMixture", self.stream.resolved)
 
     @property
@@ -44,12 +44,12 @@ class MixedDataset(Dataset):
         return self._request.names
 
     def counts(self, position: int) -> dict[str, int]:
-        """Count the samples of each source before a position; O(sources), half a millisecond for 64."""
+        """Count the samples of each source before a position; O(sources), half a millisecond for 64 sources."""
         counts = self._request.counts(count_of(position, "counts()"))
         return dict(zip(self.sources, counts.tolist(), strict=True))
 
     def source_of(self, positions: Any) -> NDArray[np.int64]:
-        """Return the number of the source of each position, same shape; 30 ns each for a range, 64 sources."""
+        """Return the source number of each position, same shape; 30 ns per position in a range, with 64 sources."""
         try:
             numbers = np.asarray(positions)
         except ValueError:  # lists of several lengths
@@ -66,7 +66,7 @@ class MixedDataset(Dataset):
         return sources[back].reshape(numbers.shape)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return, by name, the position after the first round of each source; None if there is no such position."""
+        """Return, by name, the position after the first round of each source; None if the round never ends."""
         return self._request.exhausted_at()
 
     def weights_at(self, position: int) -> dict[str, float]:
@@ -86,13 +86,13 @@ class MixedDataset(Dataset):
         in_tokens: bool = False,
         epoch: int = 0,
     ) -> MixedDataset:
-        """Return the mixture with other weights from a position on; every earlier position stays.
+        """Return the mixture with other weights from a position on; earlier positions stay the same.
 
         States list the changes: a state from before the change loads into the changed mixture, and a state from after
         the change contains the change. Counts continue, so a change neither repeats nor skips a sample.
 
-        After `pack_sequences` or `batch_by_length`, positions count sequences: every sequence before the change stays.
-        Before, positions count documents, and blocks of documents that are packed together end at the change.
+        After `pack_sequences` or `batch_by_length`, positions count sequences, and every sequence before the change
+        stays the same. Otherwise positions count documents, and blocks of packed documents end at the change.
 
         Parameters
         ----------
@@ -101,17 +101,17 @@ class MixedDataset(Dataset):
         weights
             Weights of all sources, by name, in the unit of `mix`; 0 retires a source.
         ramp
-            Positions over which the weights move from the old to the new ones, linearly (in up to 256 steps).
+            Number of positions of a linear transition from the old to the new weights (in up to 256 steps).
         add
-            Further sources by name.
+            New sources by name.
         in_steps
-            If true, ``at`` and ``ramp`` count steps, of the global batch of this dataset at this world size. The change
-            stays at that position if a resumed run has other sizes.
+            If true, ``at`` and ``ramp`` count steps of the global batch of this dataset at this world size. A run
+            resumed with other sizes keeps the position of the change.
         in_tokens
             If true, ``at`` and ``ramp`` count tokens: of sequences, padding included, or of samples by the mean length
             of their source (``mix(unit="tokens")``).
         epoch
-            The epoch in which ``at`` counts.
+            The epoch of ``at``.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class MixedDataset(Dataset):
         return MixedDataset(replace(spec, source=opened, request=changed, stages=stages, rows=rows))
 
     def _positions(self, at: int, ramp: int, *, in_steps: bool) -> tuple[int, int]:
-        """Return the position and ramp that were given to `reweight`, perhaps in steps."""
+        """Return the position and ramp of `reweight`, converted from steps if ``in_steps``."""
         at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
         if not as_flag("reweight(in_steps=)", in_steps):
             return at, ramp
@@ -156,10 +156,10 @@ class MixedDataset(Dataset):
     def _tokens(
         self, request: MixRequest, weights: Any, begin: int, at: int, ramp: int, *, in_steps: bool
     ) -> tuple[int, int]:
-        """Return the position and ramp that were given to `reweight` in tokens."""
+        """Return the position and ramp of `reweight`, converted from tokens."""
         if in_steps:
             msg = "reweight() counts steps or tokens; got in_steps=True and in_tokens=True"
-            raise UsageError(msg, hint="leave one of them out")
+            raise UsageError(msg, hint="leave out in_steps= or in_tokens=")
         if not self.stream.spec.rows.needs_index:
             return positions_of_tokens(request, weights, begin, at, ramp)
         fields = self.stream.spec.rows.made_fields

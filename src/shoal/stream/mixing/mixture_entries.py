@@ -1,4 +1,4 @@
-"""A mixture as a file describes it, in any of the formats: sources and shares, before anything is opened."""
+"""The contents of a mixture file in any format: sources and shares, before any source is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.formats.metadata.marked_yaml import Marked
 from shoal.storage.urls import parent, scheme_of
 
 SHARES = ("weight", "repeat", "choose")
-"""Keys of the share of a source; a file uses one of them, or repeat and choose."""
+"""Keys for the share of a source; a file uses one key, or repeat and choose."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class ChangeEntry:
 class MixtureEntry:
     """A mixture: its sources by name, and arguments of `shoal.mix`; ``shuffle`` has arguments of `Dataset.shuffle`.
 
-    With ``is_sized``, an epoch has as many samples as the sources together.
+    With ``is_sized``, an epoch has as many samples as all sources together.
     """
 
     where: Marked

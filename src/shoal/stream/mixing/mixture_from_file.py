@@ -43,10 +43,10 @@ def is_mixture_file(source: object) -> bool:
 
 @dataclass(frozen=True)
 class MixtureOpener:
-    """Opens mixture files, and files named in them.
+    """Opens mixture files, and the files they name.
 
-    ``open_shards`` is `shoal.open` for other files; sources without ``split`` and ``storage_options`` get these.
-    ``files`` are the mixture files around this one.
+    ``open_shards`` is `shoal.open` for other files. ``split`` and ``storage_options`` are defaults for the sources.
+    ``files`` are the enclosing mixture files.
     """
 
     open_shards: Callable[..., Dataset]
@@ -141,7 +141,7 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
     if entry.is_sized:
         arguments["epoch_size"] = sum(dataset.num_samples for dataset in datasets.values())
     if not arguments.keys() & {"epoch_size", "repeat", "choose"}:
-        # The end of an epoch depends on the changes, too: an impossible one is refused only with all of them.
+        # The end of an epoch depends on all changes, so an impossible epoch is refused only after the last change.
         arguments["ends"] = "forever"
     ds = mix(datasets, **arguments)
     spec = ds.stream.spec
@@ -204,7 +204,7 @@ def _shares(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> dict[str, A
 
 
 def _options_for(path: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the options of a store for a path; files of this machine do not get the options of a remote store."""
+    """Return the options of a store for a path; local files do not get the options of a remote store."""
     if not options or scheme_of(path) or "filesystem" in options:
         return options
     return {name: value for name, value in options.items() if name in _OF_THIS_MACHINE} or None
@@ -212,7 +212,7 @@ def _options_for(path: str, options: Mapping[str, Any] | None) -> Mapping[str, A
 
 @contextlib.contextmanager
 def _at(node: Marked) -> Iterator[None]:
-    """Add the place in the file to errors that do not name it yet; their types and attributes stay."""
+    """Add the place in the file to errors without a place; types and attributes of the errors stay."""
     try:
         yield
     except ShoalError as error:

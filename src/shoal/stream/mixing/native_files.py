@@ -23,7 +23,7 @@ _RUNS = {"batch": PerBatch, "rank": PerRank}
 
 
 def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] = ()) -> MixtureEntry:
-    """Return the mixture that a mapping describes; ``more`` are further keys that it may have."""
+    """Return the mixture that a mapping describes; ``more`` are additional allowed keys."""
     keys = node.mapping(what, (*_MIXTURE_KEYS, *more))
     sources = {name: _source(name, source) for name, source in keys["sources"].mapping("sources").items()}
     if not sources:
@@ -47,8 +47,8 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
     if "ends" in keys:
         used = {*keys, *(source.share[0] for source in sources.values() if source.share)}
         if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in used]:
-            msg = f"ends says where an epoch ends, and so does {sizes[0]}"
-            raise node.keys["ends"].error(msg, "leave out one of them")
+            msg = f"ends and {sizes[0]} both set the end of an epoch"
+            raise node.keys["ends"].error(msg, "leave out ends")
     changes = keys["changes"].items("changes") if "changes" in keys else []
     return MixtureEntry(
         node,
@@ -77,7 +77,7 @@ def _source(name: str, node: Marked) -> SourceEntry:
         return SourceEntry(node, inner=inner, share=share)
     keys = node.mapping(what, _SOURCE_KEYS)
     if "path" not in keys:
-        raise node.error(f"{what} has no path, and no sources of its own", "path: web/*.tar")
+        raise node.error(f"{what} has neither a path nor sources", "path: web/*.tar")
     return SourceEntry(
         node,
         path=_path(keys["path"], what),
@@ -100,7 +100,7 @@ def _share(node: Marked, what: str, key: str) -> Fraction:
 
 
 def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
-    """Raise an error at the first source whose share has another kind than the first source's."""
+    """Raise an error at the first source with another kind of share than the first source."""
     first_name, first = next(iter(sources.items()))
     first_kind = first.share and first.share[0]
     for name, source in sources.items():

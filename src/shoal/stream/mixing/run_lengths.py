@@ -15,8 +15,8 @@ from shoal.reading.mixture.mix_request import MixRequest
 class RunLengths:
     """Units that count a run of a mixture.
 
-    Samples count with the mean tokens of their source. A step has ``batch`` samples, or ``batch`` sequences of
-    ``sequence`` tokens; None if there are no steps, or no sequences.
+    Each sample counts with the mean tokens of its source. A step has ``batch`` samples, or ``batch`` sequences of
+    ``sequence`` tokens; None without steps, or without sequences.
     """
 
     request: MixRequest
@@ -36,7 +36,7 @@ class RunLengths:
 
     @property
     def unit(self) -> str:
-        """Name of a step, or of a position if there are no steps."""
+        """Name of a step; of a position without steps."""
         if self.batch is None:
             return "position"
         of = (
@@ -52,13 +52,13 @@ class RunLengths:
         return None if means is None else float(self.request.counts(position) @ means)
 
     def steps(self, position: int) -> float:
-        """Return the steps before a position; positions if there are no steps."""
+        """Return the steps before a position; the position without steps."""
         if self.batch is None or self.sequence is None:
             return position / (self.batch or 1)
         return float(self.tokens(position) or 0) / (self.batch * self.sequence)
 
     def whole_steps(self, position: int | None) -> int | None:
-        """Return the steps up to a position; None if there is no position, or there are no steps."""
+        """Return the steps up to a position; None without a position or without steps."""
         return None if position is None or self.batch is None else int(np.ceil(self.steps(position)))
 
     def position_of(self, num_steps: int) -> int:

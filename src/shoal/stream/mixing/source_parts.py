@@ -1,4 +1,4 @@
-"""The sources of a mixture: the settings of each dataset that a mixture keeps, and the stages of its samples."""
+"""The sources of a mixture: the settings and the stages that a mixture keeps of each dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shoal.stream.ranks import Ranks
 
 
 def checked_sources(sources: Any) -> dict[str, DatasetSpec]:
-    """Return the descriptions of datasets that can be mixed; raise `UsageError` for others."""
+    """Return the descriptions of datasets that can be mixed; raise `UsageError` for anything else."""
     if not isinstance(sources, Mapping) or not sources:
         msg = f"a mixture takes datasets by name; got {sources!r:.80}"
         raise UsageError(msg, hint='{"web": shoal.open(...), "code": shoal.open(...)}')
@@ -49,7 +49,7 @@ def source_request(name: str, spec: DatasetSpec, length: str | None) -> SourceRe
 def with_sources(
     added: Mapping[str, DatasetSpec], missing: Any = None, opened: Any = None, stage: Any = None
 ) -> tuple[OpenedMixture, BySource]:
-    """Return the datasets of a mixture with further sources, and the stage that runs each source's own stages."""
+    """Return the datasets of a mixture with added sources, and the stage that runs the stages of each source."""
     names, parts = (list(opened.names), list(opened.parts)) if opened is not None else ([], [])
     stages: list[tuple[Stage, ...]] = list(stage.stages) if stage is not None else []
     filling = (FillMissing(missing),) if isinstance(missing, Mapping) else ()
@@ -67,7 +67,7 @@ def with_sources(
 
 
 def rows_of(specs: Iterable[DatasetSpec]) -> Rows:
-    """Return the rows of a mixture: one source that fills its batches makes the mixture fill them."""
+    """Return the rows of a mixture; if one source fills its batches, the mixture fills batches, too."""
     return next((spec.rows for spec in specs if type(spec.rows) is not Rows), Rows())
 
 
@@ -84,7 +84,7 @@ def _moved(stage: Stage, first: int) -> Stage:
 
 
 def _name(name: object) -> str:
-    is_text = isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)  # UTF-8 has none
+    is_text = isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)  # not in UTF-8
     if not isinstance(name, str) or not is_text or not name or "/" in name:
         msg = f"a source is named by a text without '/'; got {name!r}"
         raise UsageError(msg, hint="'/' separates the names of nested mixtures")
@@ -94,7 +94,7 @@ def _name(name: object) -> str:
 def _spec(name: str, source: Any) -> DatasetSpec:
     if not isinstance(source, Dataset):
         msg = f"the source {name!r} must be a dataset; got {type(source).__name__}"
-        raise UsageError(msg, hint="shoal.open(...) makes one")
+        raise UsageError(msg, hint="shoal.open(...) returns a dataset")
     spec = source.stream.spec
     of_the_whole = {
         "batch()": spec.batching is not None,
@@ -123,5 +123,5 @@ def warn_of_twins(opened: OpenedMixture) -> None:
             keys.append((part.index.fingerprint, hashlib.blake2b(checksums.tobytes()).digest()))
         twins = [seen.setdefault(key, name) for key in keys]
         if twin := next((other for other in twins if other != name), None):
-            text = f"the sources {twin!r} and {name!r} are the same data: if they share samples, these come more often"
+            text = f"the sources {twin!r} and {name!r} are the same data: samples in both sources appear more often"
             warnings.warn(text, ShuffleWarning, stacklevel=3)

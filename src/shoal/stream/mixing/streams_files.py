@@ -15,10 +15,10 @@ _DATASET_KEYS = ("streams", "epoch_size", "shuffle", "shuffle_seed", *_OF_DOWNLO
 
 
 def streams_mixture(node: Marked) -> MixtureEntry:
-    """Return the mixture of a list or mapping of streams, or of a mapping with such under ``streams``.
+    """Return the mixture of a list or mapping of streams, also under a key ``streams``.
 
-    As in Streaming: without shares every sample comes once, and with proportions an epoch has as many samples as all
-    streams together, unless ``epoch_size`` says otherwise.
+    As in Streaming: without shares, every sample appears once; with proportions, an epoch has ``epoch_size`` samples,
+    by default as many as all streams together.
     """
     keys = {} if isinstance(node.value, list) else node.mapping("a file of streams", _DATASET_KEYS)
     listed = keys.get("streams", node)
@@ -38,7 +38,7 @@ def streams_mixture(node: Marked) -> MixtureEntry:
     epoch_size = keys["epoch_size"].whole("epoch_size") if "epoch_size" in keys else None
     by_size = epoch_size is not None and not any(kinds)
     if epoch_size is not None and any(kinds) and not by_weight:
-        msg = "repeat and choose set the length of an epoch, and so does epoch_size"
+        msg = "repeat, choose and epoch_size all set the length of an epoch"
         raise keys["epoch_size"].error(msg, "leave out epoch_size")
     sources = {
         name: SourceEntry(each, path=path, share=None if by_size else _share(each, kind))

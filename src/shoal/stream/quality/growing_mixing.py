@@ -1,4 +1,4 @@
-"""Shuffle quality of a dataset in the growing order: by indexes that are made, and sizes of the other shards."""
+"""Shuffle quality in the growing order, from the finished indexes and the sizes of the other shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SORTED = 0.1  # correlation of the sizes of samples of a shard
 def quality_of_growing(
     resolved: ResolvedGrowing, batch: int, *, key: Any = None, rho: float | None = None
 ) -> ShuffleQuality:
-    """Return the shuffle quality, by the sizes of shards and the keys of indexed shards; wait for the first segment."""
+    """Wait for the first segment; return the shuffle quality from shard sizes and the keys of indexed shards."""
     if resolved.delivered is not None or resolved.gaps:
         return quality_of(resolved.of_epoch(1), batch, key=key, rho=rho)
     known = resolved.segments_upto(0, lambda: False)
@@ -68,9 +68,9 @@ def sorting_of_first(index: Index | JoinedIndex) -> str:
     if alike < _SORTED:
         return ""
     return (
-        f"the first {index.num_shards} shards look sorted: sizes of samples of one shard have a correlation of "
-        f"{alike:.2f}. While shards are indexed a batch has samples of few shards, so that it may have few kinds. "
-        'ds.quality(batch, key=...) tells how much that matters, and index="wait" mixes all shards from the start '
+        f"the first {index.num_shards} shards look sorted: sample sizes inside a shard have a correlation of "
+        f"{alike:.2f}. While shards are indexed, a batch has samples of few shards, so it may have few classes. "
+        'ds.quality(batch, key=...) predicts the effect, and index="wait" mixes all shards from the start '
         "(docs/guides/first-batch.md)"
     )
 
@@ -78,7 +78,7 @@ def sorting_of_first(index: Index | JoinedIndex) -> str:
 def _of_listing(
     resolved: ResolvedGrowing, listed: ListedSizes, batch: int, key: Any, rho_of: tuple[float | None, float | None]
 ) -> ShuffleQuality:
-    """Return the quality of later epochs, and of the segments of the first epoch, by the sizes of shards."""
+    """Return the quality of later epochs, and of the segments of the first epoch, from shard sizes."""
     whole = listed.whole
     num_samples = int(whole.shard_samples.sum())
     check_batch(batch, num_samples, about="about ")
@@ -108,9 +108,7 @@ def _correlations(known: FirstSegments, key: Any) -> tuple[float, float]:
     keys = key_column(index, key) if isinstance(key, str) else np.asarray(key)[: index.num_samples]
     if len(keys) < index.num_samples:
         msg = f"key must have a label for each of {index.num_samples} indexed samples by id; got {len(keys)}"
-        raise UsageError(
-            msg, hint="ids count samples shard after shard, in the order in which the seed permutes shards"
-        )
+        raise UsageError(msg, hint="ids count samples shard by shard, in the order of shards for this seed")
     return first_correlations(keys, known.resolved.chunks.num_samples, _shard_samples(index))
 
 

@@ -20,15 +20,15 @@ _LARGEST_BATCH = 1 << 20
 def mixture_quality(
     resolved: ResolvedMixture, batch: int, *, key: Any = None, rho: float | None = None
 ) -> ShuffleQuality:
-    """Return how well the batches of a mixture are mixed within its sources, at its first weights.
+    """Return the shuffle quality of batches within the sources of a mixture, at its first weights.
 
     A batch of ``b`` has ``b w`` samples of a source with weight ``w``, and variances of sources add up: so ``VR(b)`` is
-    the mean of ``VR(b w)`` of the sources, by weight. Differences between sources add nothing, since every batch has
+    the mean of ``VR(b w)`` over the sources, by weight. Differences between sources add nothing, since every batch has
     nearly the same number of samples of each source.
     """
     if key is not None and not isinstance(key, str):
         msg = "quality(key=) of a mixture is the name of a column that every source has"
-        raise UsageError(msg, hint="labels by sample id: ask each source")
+        raise UsageError(msg, hint="for labels by sample id, call quality() of each source")
     num_samples = min(resolved.num_samples, _LARGEST_BATCH)
     check_batch(batch, num_samples)
     vr, sources = dict[int, float](), list[tuple[float, ShuffleQuality]]()
@@ -57,7 +57,7 @@ def mixture_quality(
 
 
 def warning_about_mixture(resolved: ResolvedMixture, global_batch: int) -> str:
-    """Return the warning of the first source that has one; empty if all is well."""
+    """Return the first warning about a source; empty without a warning."""
     names = [name for name, _ in resolved.request.leaves()]
     for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
         own = max(1, min(round(global_batch * weight), part.num_ordered))
@@ -67,7 +67,7 @@ def warning_about_mixture(resolved: ResolvedMixture, global_batch: int) -> str:
 
 
 def parts_of_batch(resolved: ResolvedMixture, size: int) -> Iterator[tuple[str, float, ResolvedOrder, int]]:
-    """Yield each dataset that has a share of the first weights: its name, share, order, and samples in a batch."""
+    """Yield the name, share, order, and samples in a batch of each dataset with a share at the first weights."""
     names = [name for name, _ in resolved.request.leaves()]
     for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
         if weight:

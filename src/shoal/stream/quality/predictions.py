@@ -36,7 +36,7 @@ def _(resolved: ResolvedSequences, batch: int, *, key: Any = None, rho: float | 
 
 @singledispatch
 def warning_of(resolved: Resolved, global_batch: int) -> str:  # noqa: ARG001
-    """Return the warning for this order and batch size, or of the first source that has one; empty if all is well."""
+    """Return the warning for this order and batch size, or the first warning about a source; else empty."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Shuffle quality of a dataset, predicted if there is a formula, else measured; and warnings before a bad run."""
+"""Shuffle quality of a dataset, predicted by formulas or measured; and warnings before a bad run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_COUNTED = 1 << 20
 _MOST_VARIANCE_RATIO = 1.2
 _LEAST_CHUNKS_OF_NODE = 8
 _MOST_REREADS = 2.0
-_LITTLE_BYTES = 1 << 20  # read again: not worth a warning
+_LITTLE_BYTES = 1 << 20  # rereading less is not worth a warning
 
 
 def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
@@ -85,14 +85,14 @@ def quality_with(
 ) -> ShuffleQuality:
     """Return the quality of batches with a variance ratio by batch size.
 
-    ``chunks`` and ``shards`` are the distinct ones in a batch, and in a batch of a perfect shuffle.
+    ``chunks`` and ``shards`` are numbers of distinct chunks and shards in a batch, and in a batch of a perfect shuffle.
     """
     effective_batch = batch / max(vr[batch], 1e-9)
     return ShuffleQuality(order, batch, key, rho, is_measured, vr, effective_batch, *chunks, *shards, first_epoch)
 
 
 def _keys(resolved: ResolvedOrder, key: Any, turns: Turns | None) -> NDArray[Any] | None:
-    """Return the key of each sample that takes part, in storage order, or of each copy of it."""
+    """Return the key of each ordered sample, in storage order; with ``turns``, the key of each copy."""
     index = resolved.index
     if key is None:
         return None
@@ -120,13 +120,13 @@ def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rh
 def _measured(
     resolved: ResolvedOrder, chunk_samples: NDArray[np.int64], keys: NDArray[Any] | None, sizes: list[int]
 ) -> list[float]:
-    """Measure the variance ratio for each batch size on the order of epoch 0; refuse orders too long for that."""
+    """Measure the variance ratio for each batch size on the order of epoch 0; raise `UsageError` for long orders."""
     num_samples = resolved.num_ordered
     if num_samples > _MOST_MEASURED:
         msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are too many to measure"
-        raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
+        raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures the order")
     bound = resolved.order.bind(chunk_samples, seed=resolved.request.seed, epoch=0)
-    # Without a key: the storage position of a sample, the key of sorted data.
+    # Without a key, sorted data are assumed: the key of a sample is its storage position.
     values = np.arange(int(chunk_samples.sum()), dtype=np.float64) if keys is None else keys
     emitted = values[bound.ids(0, num_samples)]
     return [variance_ratio(emitted, size) for size in sizes]
@@ -135,21 +135,21 @@ def _measured(
 def _distinct(
     resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], turns: Turns | None
 ) -> tuple[float, float]:
-    """Return the mean number of parts between these borders in a batch, and in a batch of a perfect shuffle."""
+    """Return the mean number of distinct parts in a batch, and in a perfectly shuffled batch; ``borders`` of parts."""
     distinct = mean_distinct(resolved.epoch(0), batch, borders)
     if np.isnan(distinct):
         return distinct, distinct
     counts = resolved.stored_between(borders)
     if turns is not None:
         counts = turns.copies.count_between(chunk_starts(counts))
-    if resolved.request.has_own_length:  # how often each part comes, its repeats included
+    if resolved.request.has_own_length:  # count each part with its repeats
         ids = resolved.untouched(0).ids(0, resolved.epoch(0).num_samples)
         counts = np.bincount(np.searchsorted(borders, ids, side="right") - 1, minlength=len(counts))
     return distinct, expected_distinct_of(counts[counts > 0], batch)
 
 
 def mean_distinct(order: BoundOrder, batch: int, borders: NDArray[np.int64]) -> float:
-    """Return the mean number of parts between these borders in a batch; NaN without a full batch."""
+    """Return the mean number of distinct parts in a batch; NaN without a full batch. ``borders`` separate the parts."""
     num_batches = order.num_samples // batch
     if not num_batches:
         return float("nan")
@@ -176,7 +176,7 @@ def name_of(key: Any, *, order: Any) -> str:
 def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | None:
     """Return the largest variance of global batch means relative to a perfect shuffle; None without a window.
 
-    It is the prediction of `shoal.quality.prediction` for chunks of samples that are all alike.
+    The bound is the prediction of `shoal.quality.prediction` for chunks of identical samples.
     """
     order = resolved.order
     layout = ChunkLayout.of(resolved.chunks.num_samples)
@@ -184,9 +184,9 @@ def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | 
 
 
 def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | None = None) -> str:
-    """Return the warning for this order and batch size; empty when all is well.
+    """Return the warning for this order and batch size; empty without a warning.
 
-    The batch of a ``source`` of a mixture is its part of a global batch; the warning names no size of its window.
+    For a ``source`` of a mixture, ``global_batch`` is the source's part of a batch; the warning has no window size.
     """
     factor, more_bytes = rereads(resolved)
     order, index = resolved.order, resolved.index
@@ -194,8 +194,8 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
         piece_samples = index.num_samples / index.num_extents
         other = "" if index.format == Tokens.name else "; or write smaller row groups, or shards without compression"
         return (
-            f"the order {order.name!r} reads its samples one by one, and of these {index.format} shards no less than a "
-            f"piece of {piece_samples:.0f} samples can be read: an epoch reads {factor:.0f} times its bytes "
+            f"the order {order.name!r} reads its samples one by one, and the smallest readable piece of these "
+            f"{index.format} shards has {piece_samples:.0f} samples: an epoch reads {factor:.0f} times its bytes "
             f"({more_bytes / 2**30:,.1f} GiB more). The window, .shuffle(window=...), reads each piece once{other}"
         )
     if not isinstance(order, Window) or order.chunks >= len(resolved.chunks):
@@ -225,7 +225,7 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
 def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
     """Return how often an epoch reads its bytes if samples are read one by one, and the excess in bytes.
 
-    (1.0, 0) if a sample can be read alone, or whole chunks are read.
+    (1.0, 0) if single samples can be read, or if the order reads whole chunks.
     """
     index = resolved.index
     if not isinstance(resolved.units, RecordUnits) or index.sample_bytes is not None:

@@ -1,7 +1,7 @@
 """Batches filled with the kept samples of a rank's share, for ``filter(refill=True)``.
 
-The share comes in parts: the kept samples of each global batch. Worker processes make parts, and the process that
-receives them cuts the batches; so batches do not depend on the number of workers.
+The share comes in parts: the kept samples of each global batch. Worker processes make parts, and the receiving process
+cuts the batches; so batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ class FilledBatches(Batcher):
     unknown = KEPT
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
-        """Return the partition whose ranks fill batches."""
+        """Return the partition for ranks that fill batches."""
         return replace(super().partition(batching, world_size), refills=batching is not None)
 
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:
-        """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
+        """Raise `UsageError` if ranks may end an epoch or a pass at different steps without permission."""
         if batching is None:
             raise UsageError(f"{self.verb} fills batches, but this dataset has none", hint="call batch() after it")
         if batching.num_steps is None and world_size > 1:
-            msg = f"{self.verb} fills batches, so {world_size} ranks would yield different numbers of them, and a "
+            msg = f"{self.verb} fills batches, so {world_size} ranks would yield different numbers of batches, and a "
             msg += "loop over an epoch would hang at its end"
-            hint = "batch(..., steps=1000) gives each rank 1000 batches a pass, and carries the rest into the next; "
-            raise UsageError(msg, hint=hint + f'batch(..., steps="{APART}") for loops that let ranks end apart')
+            hint = "batch(..., steps=1000) gives each rank 1000 batches per pass, and the next pass continues; "
+            hint += f'batch(..., steps="{APART}") for loops in which ranks may end at different steps'
+            raise UsageError(msg, hint=hint)
         if batching.num_steps and not in_passes:
             msg = f"batch(steps={batching.num_steps}) is only for iter(dataset) and shoal.torch.DataLoader"
             raise UsageError(msg, hint=f'batch(..., steps="{APART}"), in a loop over steps')
@@ -79,7 +80,7 @@ class FilledBatches(Batcher):
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:
-        """Return the epoch, the end of the part of its share that the rank took, and its place."""
+        """Return the epoch, the position after the taken part of the rank's share, and the place of the rank."""
         if not partition.batched:
             return super().start(cursor, partition, rank)
         return place_in(partition, rank, cursor.epoch, cursor.start, cursor.later)
@@ -113,13 +114,13 @@ class FilledBatches(Batcher):
         return _CutHere(self.filler(context(), iter(())), finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
-        """Return the place of ranks and the steps of a pass; each rank may be in an epoch of its own."""
+        """Return the place of ranks and the steps of a pass; ranks may be in different epochs."""
         place = f"the rank's own in the merged state {loaded}" if loaded else "the rank's own"
         return {"epoch": place, "position": place, "steps": steps}
 
 
 class FilledRows(Rows):
-    """Rows that are samples kept by a filter; each rank fills its batches with kept samples."""
+    """Rows of one kept sample each; each rank fills its batches with kept samples."""
 
     __slots__ = ()
 
@@ -225,11 +226,11 @@ class BatchFiller(Iterator[Any]):
         self._has_kept = self._has_kept or bool(samples)
 
     def close(self) -> None:
-        """Note that there are no more parts."""
+        """Handle the end of the parts."""
 
     @property
     def num_ready(self) -> int:
-        """Samples that wait for a batch."""
+        """Number of samples waiting for a batch."""
         return len(self._waiting.samples)
 
     @property
@@ -257,7 +258,7 @@ class BatchFiller(Iterator[Any]):
         repeated = self._repeated(num_samples)
         chosen = itertools.islice(itertools.cycle(samples[:num_samples]), len(repeated))
         batch = self._deliver(self._collated([*chosen]), repeated)
-        # Only now: a batch that failed was not yielded.
+        # Advance only now: a failed batch is not yielded.
         delivered = int(hashes[:num_samples].sum(dtype=np.uint64))
         self._source.counters.num_refilled += count - position.num_yielded - num_samples
         self._go_to(count)
@@ -266,18 +267,18 @@ class BatchFiller(Iterator[Any]):
         return batch
 
     def _repeated(self, num_rows: int) -> list[bool]:
-        """Return the marks of repeats of a batch of this many rows, padded if it is the last batch."""
+        """Return the marks of repeats for a batch of ``num_rows`` rows, padded to a whole batch if ranks pad."""
         missing = self._size - num_rows if self._position.partition.remainder == "pad" else 0
         return [False] * num_rows + [True] * missing
 
     def end(self) -> None:
-        """Record that the share is over; `UsageError` if nothing was kept of a whole epoch."""
+        """Record the end of the share; `UsageError` if the filter kept no sample of a whole epoch."""
         position = self._position
         is_whole = not (self._first or position.start or self._source.resolved.deals)
         if is_whole and not self._has_kept and position.num_steps:
             msg = f"filter() keeps none of the {position.num_steps} samples that rank {position.rank} gets in epoch "
             msg += str(position.epoch)
-            hint = "try the function on ds[0]; if it keeps few, use fewer ranks, or leave out refill=True"
+            hint = "try the function on ds[0]; if few samples are kept, use fewer ranks, or leave out refill=True"
             raise UsageError(msg, hint=hint)
         self._go_to(position.num_steps)
 

@@ -27,14 +27,14 @@ class Resumed(NamedTuple):
 
 
 def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -> Resumed:
-    """Return the place of a rank: its own, if global batches are dealt as before, else the start of its new share.
+    """Return the place of a rank: the saved place if global batches are dealt as before, else the start of a new share.
 
     ``resolved`` is the order without deals. All ranks get the same order. `StateError` if the ranks of this dataset do
     not fill batches, or the state belongs to another rank and was not merged.
     """
     if not partition.refills:
         msg = "ranks filled their batches in the run that saved the state, so each rank is at its own position"
-        hint = "filter(refill=True) or pack_sequences(lengths=None) as then; or load a state from between two epochs"
+        hint = "call filter(refill=True) or pack_sequences(lengths=None) here, too; or load a state between epochs"
         raise StateError(msg, hint=hint)
     if any(deal.rank is not None for deal in saved.deals):
         _check_rank(saved, resolved.gaps, partition, rank)
@@ -73,11 +73,11 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
 
 
 def _log_open_groups(deal: Deal) -> None:
-    """Log how many documents may come again, if ranks had groups of documents in work."""
+    """Log how many documents may repeat, if ranks had unfinished groups of documents."""
     if deal.packing is not None and deal.num_open_groups:
         most = deal.num_open_groups * deal.packing["block"]
         _log.warning(
-            "ranks packed documents of epoch %d as they came; open groups: %d; up to %s documents come again",
+            "ranks packed documents of epoch %d as they came; open groups: %d; up to %s documents may repeat",
             deal.epoch,
             deal.num_open_groups,
             f"{most:,}",
@@ -90,8 +90,8 @@ def _dealt_as_before(deal: Deal, gaps: Gaps, partition: Partition) -> bool:
 
 
 def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> None:
-    """Raise `StateError` unless a state that was not merged is of this rank and of the same batches."""
-    merge = "shoal.merge_states() of the states of all ranks gives one that fits any world size and batch size"
+    """Raise `StateError` if a state that was not merged belongs to another rank or to other batches."""
+    merge = "shoal.merge_states() merges the states of all ranks into one state for any world size and batch size"
     for deal in saved.deals:
         if deal.rank is None:
             continue
@@ -104,8 +104,8 @@ def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> No
         for name, (theirs, ours) in sides.items():
             if theirs != ours:
                 msg = "a state of ranks that fill their batches belongs to one rank: "
-                msg += f"it was saved with {name}={theirs}; this is {name}={ours}"
+                msg += f"the state has {name}={theirs}; this stream has {name}={ours}"
                 raise StateError(msg, hint=merge)
         if deal.gaps != gaps.of_epoch(deal.epoch):
-            msg = "the state of one rank that fills its batches cannot be loaded where without() leaves out more"
+            msg = "the state of one rank that fills its batches cannot be loaded if without() leaves out more positions"
             raise StateError(msg, hint=merge)

@@ -1,4 +1,4 @@
-"""A pass of a stated number of batches, for ranks that fill their batches: their epochs end apart."""
+"""A pass of a fixed number of batches, for ranks that fill their batches and end an epoch at different steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shoal.stream.iterating.iterator import Iteration
 class StepsOfPass:
     """``num_steps`` batches of a rank, through as many epochs as needed.
 
-    ``first`` is the iteration over the rest of the current epoch, and ``begin`` makes the next one. ``stay`` lets the
-    next pass begin where this one ends: the rest of an epoch is carried into the next pass.
+    ``first`` is the iteration over the rest of the current epoch, and ``begin`` makes the next iteration. ``stay``
+    starts the next pass at the end of this pass, with the rest of the epoch.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class StepsOfPass:
             except StopIteration:
                 if self._iteration.is_stopped:
                     raise
-            if (num_epochs := num_epochs + 1) > 1:  # the first may have been the rest of an epoch
+            if (num_epochs := num_epochs + 1) > 1:  # the first iteration may be the rest of an epoch
                 position = self._iteration.position
                 msg = f"rank {position.rank} gets no batch in epoch {position.epoch}, so its passes would never end"
                 raise UsageError(msg, hint='smaller batches, fewer ranks, or batch(..., remainder="keep")')
             self._iteration = self._begin()
         self._num_left -= 1
-        if not self._num_left:  # now, since a loop that counts to len() never asks for more
+        if not self._num_left:  # here, because a loop that counts to len() makes no further request
             self._iteration.close()
             self._stay()
         return batch

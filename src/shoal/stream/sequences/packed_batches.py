@@ -1,8 +1,8 @@
 """Sequences packed from the documents of a rank as they come, if the index has no lengths.
 
 Documents are packed in groups: the next ``block`` documents that a rank has read and kept, up to the next change of
-weights. A group begins where the last group ends, so a rank that resumes there packs the same groups, and yields the
-rest of the open group.
+weights. A group begins where the last group ends, so a rank that resumes at the start of a group packs the same groups,
+and yields the rest of the open group.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PackedAsTheyCome(FilledBatches):
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        """The documents that a certificate in the middle of an epoch leaves out, in words."""
+        """Description of the documents missing in a certificate of an unfinished epoch."""
         group = f"a group of {counted(self.packing.block, 'document')} that {self.verb} packs counts once all "
         return group + "its sequences are delivered"
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
-        """Return the partition whose ranks pack documents."""
+        """Return the partition for ranks that pack documents."""
         packing = None if batching is None else self.packing.to_dict()
         return replace(super().partition(batching, world_size), packing=packing)
 
@@ -74,7 +74,7 @@ _Document = tuple[NDArray[Any], int]
 
 
 class _Group(NamedTuple):
-    """Packed documents, their sequences in the order of yielding, and the counts after them.
+    """Packed documents, their sequences in the order of yielding, and the counts after each sequence.
 
     ``end`` is the number of samples of the share up to and including the last document; ``proof`` sums up all
     documents.
@@ -88,7 +88,7 @@ class _Group(NamedTuple):
 
 
 class SequenceFiller(BatchFiller):
-    """Pack parts, which hold the tokens of documents, into batches of sequences."""
+    """Pack the documents in parts into batches of sequences."""
 
     def __init__(self, source: BatchContext, parts: Iterator[Part], packing: Packing, fields: SequenceFields) -> None:
         super().__init__(source, parts)
@@ -99,13 +99,13 @@ class SequenceFiller(BatchFiller):
         self._borders = _borders(source)
 
     def add(self, part: Part) -> None:
-        """Append a part, without documents that were taken before, and pack the groups that are full."""
+        """Append a part, without documents that were taken before, and pack all full groups."""
         super().add(part)
         while num_documents := self._num_due():
             self._pack(num_documents)
 
     def _num_due(self) -> int:
-        """Return how many waiting documents are a whole group; 0 if more may belong to it."""
+        """Return the number of waiting documents that make a whole group; 0 while the group is incomplete."""
         counts, block = self._waiting.counts, self._packing.block
         if not counts:
             return 0
@@ -116,7 +116,7 @@ class SequenceFiller(BatchFiller):
         return before if before < len(counts) else 0
 
     def close(self) -> None:
-        """Pack the documents that are left: there are no more."""
+        """Pack the remaining documents."""
         if self._waiting.samples:
             self._pack(len(self._waiting.samples))
         if self.num_ready < 0:
@@ -126,16 +126,16 @@ class SequenceFiller(BatchFiller):
 
     @property
     def num_ready(self) -> int:
-        """Sequences that are packed and not yet yielded."""
+        """Number of packed sequences that are not yet yielded."""
         return sum(len(group.order) for group in self._groups) - self._position.num_sequences
 
     def end(self) -> None:
-        """Record that the share is over."""
+        """Record the end of the share; `UsageError` if the documents of a whole epoch fill no sequence."""
         position = self._position
         has_none = not (position.start or position.num_yielded or self._groups or self._source.resolved.deals)
         if has_none and position.num_steps:
             msg = f"the {position.num_steps:,} documents of rank {position.rank} in epoch {position.epoch} "
-            msg += "fill no sequence: they have no tokens, or too many, or a filter drops them"
+            msg += "fill no sequence: the documents have no tokens or too many tokens, or a filter drops the documents"
             raise UsageError(msg, hint="try the stages on ds[0]")
         super().end()
         position.num_sequences = 0
@@ -183,11 +183,11 @@ class SequenceFiller(BatchFiller):
         batch = self._deliver(arrays, repeated)
         lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)
         count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
-        self._advance(num_sequences)  # only now: a batch that failed was not yielded
+        self._advance(num_sequences)  # advance only now: a failed batch is not yielded
         return batch
 
     def _advance(self, num_sequences: int) -> None:
-        """Move after this many sequences, and count the documents of finished groups."""
+        """Advance by this many sequences, and count the documents of finished groups."""
         position = self._position
         position.num_sequences += num_sequences
         while self._groups and position.num_sequences >= len(self._groups[0].order):

@@ -1,4 +1,4 @@
-"""Sequences packed as a state says, for commands that have a state and no call of `pack_sequences`."""
+"""Sequences packed by the numbers of a state, for commands without a call of `pack_sequences`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def of_documents(saved: State) -> State:
 def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, column: str) -> ResolvedSequences:
     """Return the sequences of a state, or of a certificate, of documents in this order.
 
-    ``column`` of the index has the tokens of each document. The digest of lengths tells if separators follow documents.
+    ``column`` of the index has the tokens of each document. The digest of lengths shows if separators follow documents.
     `StateError` if the state has an unknown packing, other lengths, or another order of the documents; `UsageError` if
-    there is no such column.
+    the column does not exist.
     """
     packing = dict(saved.order[PACKED])
     digest = packing.pop(LENGTHS, None)
@@ -35,9 +35,9 @@ def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, co
         packed = ResolvedSequences(documents, request.packing, request.lengths_in(documents.parts))
         if packed.state_order[PACKED][LENGTHS] == digest:
             return packed.resumed(saved, NO_GAPS)
-    msg = f"the documents of the state had other lengths than the column {column!r} says"
+    msg = f"the documents of the state have other lengths than the column {column!r}"
     raise StateError(
-        msg, hint="lengths= names the column that was packed by; or the data, or their tokenizer, changed since"
+        msg, hint="pass the column of the run as lengths=; else the data or the tokenizer has changed since"
     )
 
 

@@ -39,7 +39,7 @@ class SequenceBatches(Batcher):
 
     @property
     def counts_samples(self) -> bool:  # type: ignore[override]
-        """True for sequences; the lengths of documents decide the size of a batch by length."""
+        """True for sequences; the lengths of documents determine the size of a batch by length."""
         return isinstance(self.fields, SequenceFields)
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
@@ -63,7 +63,7 @@ class SequenceShares:
         self._waiting: deque[tuple[Share, Pieces]] = deque()
 
     def of_documents(self, shares: Shares) -> Shares:
-        """Yield the documents of each share of sequences, one for each piece."""
+        """Yield the documents of each share of sequences, a document per piece."""
         for share, steps in shares:
             pieces = self._order.pieces(share.ids)
             self._waiting.append((share, pieces))
@@ -72,7 +72,7 @@ class SequenceShares:
             yield Share(pieces.ids, pieces.positions, pieces.chunks, repeated, first), steps
 
     def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-        """Yield batch after batch of sequences, or sequence after sequence if there are no batches."""
+        """Yield batch after batch of sequences, or sequence after sequence without batches."""
         position, deliver, batched = source.position, source.deliverer, source.pipeline.partition.batched
         for span in spans:
             share, pieces = self._waiting.popleft()
@@ -85,7 +85,7 @@ class SequenceShares:
                     if isinstance(self._fields, PaddedFields):  # a row for each document
                         repeated = np.repeat(repeated, np.diff(pieces.first[begin : end + 1]))
                     batch = deliver(arrays, repeated) if batched else _alone(arrays, source)
-                    position.num_yielded = step + 1  # only now: a batch that failed was not yielded
+                    position.num_yielded = step + 1  # advance only now: a failed batch is not yielded
                     yield batch
                 position.num_yielded = step + 1
 
@@ -129,7 +129,7 @@ def count_pieces(
 
 
 def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:
-    """Return the fields of a single sequence, formatted; count it."""
+    """Count a single sequence; return its fields, formatted."""
     source.counters.num_samples += 1
     sequence = {name: values[0] if values.ndim > 1 else values for name, values in arrays.items()}
     formatting = source.pipeline.formatting

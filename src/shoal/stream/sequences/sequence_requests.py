@@ -39,7 +39,7 @@ _BLOCK, _GROUP = 1 << 16, 1 << 10
 class SequenceRequest(Rows):
     """The grouping of documents, the fields of a group, and the column of the index with the lengths of documents.
 
-    Without such a column, ``lengths`` is None, and documents are packed as they come.
+    If ``lengths`` is None, documents are packed as they come.
     """
 
     packing: Grouping
@@ -59,14 +59,14 @@ class SequenceRequest(Rows):
         padding: int,
         extras: Sequence[str],
     ) -> SequenceRequest:
-        """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for wrong ones."""
+        """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for invalid arguments."""
         named = (extras,) if isinstance(extras, str) else as_sequence("pack_sequences(extras=)", extras)
         for name in named:
             as_choice("each of pack_sequences(extras=)", name, EXTRAS)
         key, lengths = as_text("pack_sequences(key=)", key), _column_of("pack_sequences", lengths)
         if key in (taken := ("segment_ids", "position_ids", *EXTRAS)):
             msg = f"pack_sequences(key={key!r}): sequences have a field of this name beside their tokens"
-            raise UsageError(msg, hint=f"rename the field before; taken are {', '.join(taken)}")
+            raise UsageError(msg, hint=f"rename the field before; reserved names: {', '.join(taken)}")
         padding = as_whole("padding", padding)
         separator = None if separator is None else as_whole("separator", separator)
         if block is None:
@@ -87,7 +87,7 @@ class SequenceRequest(Rows):
         alike: int,
         block: int,
     ) -> SequenceRequest:
-        """Return the request for the arguments of `Dataset.batch_by_length`; `UsageError` for wrong ones."""
+        """Return the request for the arguments of `Dataset.batch_by_length`; `UsageError` for invalid arguments."""
         if lengths is None:
             msg = f"batch_by_length(lengths={lengths}) takes the name of a column of the index"
             raise UsageError(msg, hint="without lengths, pack_sequences(lengths=None) packs documents as they come")
@@ -116,7 +116,7 @@ class SequenceRequest(Rows):
 
     @property
     def words(self) -> list[str]:
-        """The packing in words; batches by length have words of their own."""
+        """The packing, in words for the summary of a dataset; empty for batches by length."""
         return [] if self.packing.alike else [f"packed into sequences of {self.packing.longest:,} tokens"]
 
     def resolved(
@@ -142,14 +142,14 @@ class SequenceRequest(Rows):
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
 
-        `UsageError` if an index has no such column, the column has no counts, or a document is refused as too long.
+        `UsageError` if an index lacks the column, the column has no counts, or a document is refused as too long.
         """
         columns = [self._column(part.index) for part in parts]
         lengths = np.concatenate(columns) if len(columns) > 1 else columns[0]
         packing, fields = self.packing, self.fields
         if lengths.dtype.kind not in "iu" or (len(lengths) and int(lengths.min()) < 0):
             msg = f"{packing.verb}(lengths={self.lengths!r}): the column has {lengths.dtype} and no counts of tokens"
-            raise UsageError(msg, hint="`shoal repack --tokenize` and `shoal index --columns` make one")
+            raise UsageError(msg, hint="`shoal repack --tokenize` and `shoal index --columns` make a column of counts")
         if isinstance(fields, SequenceFields) and fields.separator is not None:
             lengths = lengths + 1
         longest = packing.longest
@@ -170,8 +170,8 @@ class SequenceRequest(Rows):
                 self.fields, SequenceFields
             )
             hint = did_you_mean(self.lengths, column_names(index))
-            hint += f"of raw text `shoal pack --tokenize` writes tokens and their numbers{as_read}; where samples have "
-            hint += f"the numbers in a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads them"
+            hint += f"for raw text, `shoal pack --tokenize` writes tokens and their counts{as_read}; if samples have "
+            hint += f"the counts in a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads the field"
             raise UsageError(error.message, hint=hint) from None
 
 
@@ -193,7 +193,7 @@ def _fields_of(fields: SequenceFields, source: Source, stages: Sequence[Stage]) 
 
 
 def _first_of_sources(opened: OpenedDataset) -> tuple[int, ...]:
-    """Return the first sample id of each source; the datasets of a nested mixture follow one another."""
+    """Return the first sample id of each source; the datasets of a nested mixture are consecutive."""
     sizes = [part.index.num_samples for part in opened.parts]
     first: dict[str, int] = {}
     for name, start in zip(opened.indexes, itertools.accumulate(sizes, initial=0), strict=False):

@@ -1,4 +1,4 @@
-"""Certificates: the samples that a run delivered, in a few numbers to compare with other runs and with the index."""
+"""Certificates: a summary of the delivered samples of a run, for comparison with other runs and with the index."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Certificate:
     gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON types; 80 bytes an epoch and 200 more."""
+        """Return JSON types: 200 bytes, and 80 bytes per epoch."""
         terms = {
             "version": VERSION,
             "index": self.index,
@@ -70,7 +70,7 @@ class Certificate:
         return Certificate(**terms, epochs=epochs, gaps=gaps_in(CERTIFICATE, fields))
 
     def at(self, epoch: int) -> State:
-        """Return the state of its stream at the start of an epoch."""
+        """Return the state of the certified stream at the start of an epoch."""
         return State(epoch=epoch, position=0, seed=self.seed, order=self.order, index=self.index)
 
 
@@ -81,7 +81,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     ----------
     certificates
         `Dataset.certificate` of all ranks, in any order; for a resumed run, also the certificates saved with its
-        states. If ranks get the same samples (``partition(replicate=k)``), only one of their certificates.
+        states. If ranks get the same samples (``partition(replicate=k)``), only the certificate of one of these ranks.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
             if getattr(first, name) != getattr(other, name):
                 sides = " and ".join(json.dumps(getattr(side, name), sort_keys=True) for side in (first, other))
                 msg = f"these certificates are from different runs: {name} is {sides}"
-                raise StateError(msg, hint="merge certificates of the ranks of one run, and of its earlier parts")
+                raise StateError(msg, hint="merge certificates of the ranks and of the earlier parts of one run")
         for epoch, part in other.epochs.items():
             epochs[epoch] = epochs[epoch].plus(part) if epoch in epochs else part
         gaps = gaps.plus(other.gaps)
@@ -127,9 +127,9 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
 
 
 def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
-    """List in words, epoch by epoch, deliveries that differ from the index. Reads no data; about 0.2 us a sample.
+    """Describe deliveries that differ from the index, epoch by epoch, without reading data; about 0.2 us per sample.
 
-    `StateError` if the certificate is of another dataset or order, or used other checksums than the index has.
+    `StateError` if the certificate is of another dataset or order, or used another kind of checksums than the index.
     """
     resolved = _of_run(certificate, resolved)
     hashes = hashes_of(resolved)
@@ -147,7 +147,7 @@ def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
 
 
 def covered(certificate: Certificate, resolved: Resolved, note: str = "") -> str:
-    """Return in words how much of each epoch a certificate covers; ``note`` describes gaps of a part of an epoch."""
+    """Describe the part of each epoch that a certificate covers; ``note`` explains gaps in an unfinished epoch."""
     resolved, texts, is_whole = _of_run(certificate, resolved), list[str](), True
     for epoch, part in sorted(certificate.epochs.items()):
         size = resolved.num_positions(epoch)
@@ -184,5 +184,5 @@ def _difference(part: DeliveredPart, resolved: Resolved, hashes: RecordHashes, e
         kept = slice(None) if left is None else left.numbers(positions) >= 0
         expected += int(hashes.of(epoch, positions[kept], ids[kept]).sum(dtype=np.uint64))
     if expected % 2**64 != total:
-        return f"as many samples as there are, but not the same ones, or others in their places ({total:016x})"
+        return f"the number of samples is right, but samples were replaced or moved ({total:016x})"
     return ""

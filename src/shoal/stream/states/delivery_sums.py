@@ -2,8 +2,8 @@
 
 Each delivered sample is hashed together with its position, and the hashes are added modulo 2^64: so the sum does not
 depend on the rank, the worker or the time of a delivery, and it changes if a sample is missing, duplicated, moved or
-replaced. design/certificate.md has the reasons. The hashes of a span of batches are computed at once; the iterator's
-position, which is counted anyway, tells the delivered part of the span.
+replaced. design/certificate.md has the reasons. The hashes of a span of batches are computed at once; the position of
+the iterator determines the delivered part of the span.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Proof(NamedTuple):
         return Proof(self.num_samples + other.num_samples, (self.total + other.total) & _MASK)
 
     def minus(self, other: Proof) -> Proof:
-        """Return the rest without the other, a part of this proof."""
+        """Subtract ``other``, a part of this proof."""
         return Proof(self.num_samples - other.num_samples, (self.total - other.total) & _MASK)
 
 
@@ -73,7 +73,7 @@ class DeliveredPart:
 class RecordHashes:
     """A 64-bit hash of each sample at its position: of epoch, position, id and the checksum of its record.
 
-    ``kind`` tells the available checksums: "records" (of each record), "extents" (of the extent that holds a record),
+    ``kind`` names the available checksums: "records" (of each record), "extents" (of the extent that holds a record),
     "none", or "mixed" if sources have different kinds.
     """
 
@@ -85,7 +85,7 @@ class RecordHashes:
         self.kind = kinds.pop() if len(kinds) == 1 else "mixed"
 
     def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the hashes, shape (num_samples,); 20 to 60 ns each."""
+        """Return the hashes, shape (num_samples,); 20 to 60 ns per hash."""
         hashes = draws(keys(key(0, epoch, "certificate"), positions), ids)
         if not isinstance(self._index, JoinedIndex):
             return self._checksums[0].into(hashes, ids)
@@ -154,7 +154,7 @@ class _Noted:
 
 
 class DeliverySums:
-    """Record of the samples that one iterator has delivered, by its position."""
+    """Record of the samples delivered by an iterator, up to its position."""
 
     def __init__(self, hashes: RecordHashes, epoch: int) -> None:
         self._hashes, self._epoch = hashes, epoch
@@ -175,7 +175,7 @@ class DeliverySums:
         np.cumsum(~share.repeated, out=counts[1:])
         first = share.batch_first
         while len(self._noted) > _MOST_NOTED:
-            # Shares are requested one span ahead, so anything before the last two is finished.
+            # Shares are requested one span ahead, so all spans before the last two are finished.
             over = self._noted.popleft()
             self._before = self._before.plus(over.up_to(over.steps.stop))
         self._noted.append(_Noted(steps, hashes, first, counts[first], sums[first]))
@@ -185,7 +185,7 @@ class DeliverySums:
         for noted in self._noted:
             if step in noted.steps:
                 lost = int(noted.hashes[int(noted.batch_first[noted.steps.index(step)]) + number])
-                if lost:  # else it was a repeat, which does not count anyway
+                if lost:  # else the sample was a repeat, and repeats do not count
                     noted.dropped.append((step, Proof(1, lost)))
 
     def up_to(self, step: int) -> Proof:

@@ -1,4 +1,4 @@
-"""When a run begins in the growing order, before all shards are indexed, and when it may go on in that order."""
+"""Rules for beginning and resuming a run in the growing order, before all shards are indexed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from shoal.stream.dataset_spec import DatasetSpec
 _log = logging.getLogger("shoal")
 
 BEGINNINGS = ("grow", "wait")
-"""Words of ``shoal.open(index=)``: begin with the first shards, or wait for all."""
+"""Words of ``shoal.open(index=)``: begin with the first shards, or wait for all shards."""
 
 
 def begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
-    """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
+    """Return True if `Dataset.shuffle` should not wait for an index: by ``index=``, or because indexing takes long.
 
     With several ranks, a rank waits unless ``index="grow"`` is given: ranks would disagree if only some ranks found a
     new index.
@@ -48,7 +48,7 @@ def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
     began_seconds = time.perf_counter()
     opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
     if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
-        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
+        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards'
         _log.info(text, shards.making.what.source.typed, waited_seconds)
     return opened
 
@@ -56,12 +56,12 @@ def whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
 def order_as_saved(spec: DatasetSpec, resolved: Resolved, saved: State) -> Resolved:
     """Return the order of a state: the growing order, or the window over all shards.
 
-    `StateError` if the state has the growing order, and this dataset cannot have it.
+    `StateError` if the state has the growing order, and this dataset cannot use the growing order.
     """
     is_growing = saved.order.get("name") == Growing.name
     if is_growing and not spec.can_begin_early:
         msg = f"the state was saved in the growing order of shuffle(); this stream is {spec.summary()}"
-        hint = "that order has all samples in a window: no select(), sample() or other order, and no lengths to pack"
+        hint = "the growing order is a window over all samples, without select(), sample(), or packing by lengths"
         raise StateError(msg, hint=hint)
     if not is_growing:
         return replace(spec, grows=False).resolve() if isinstance(resolved, ResolvedGrowing) else resolved

@@ -22,25 +22,25 @@ _REPEAT = (
 _log = logging.getLogger("shoal")
 
 EMPTY_QUEUE: Iterator[Any] = iter(())
-"""The queue if no made samples wait."""
+"""The queue without samples."""
 
 
 @dataclass(slots=True)
 class Position:
-    """The position of an iterator: the number of global batches of an epoch, counted from a start, that it has yielded.
+    """The position of an iterator: the number of global batches yielded since position ``start`` of an epoch.
 
-    ``leaves_out`` is true if some samples may not be yielded, which only reading shows. The maker of batches has
-    ``sums``; a receiver of batches sets ``received`` instead.
+    ``leaves_out`` is true if samples may be dropped while reading. The maker of batches has ``sums``; a receiver of
+    batches sets ``received`` instead.
 
-    If ranks fill their batches, ``rank`` has a position of its own, which counts the samples taken from its share.
-    ``later`` has its places in later epochs (`RankPlace`). If the rank packs documents,
-    ``num_sequences`` of the following documents have been yielded.
+    If ranks fill their batches, the position counts the samples that ``rank`` has taken from its share. ``later`` has
+    the places of the rank in later epochs (`RankPlace`). If the rank packs documents, ``num_sequences`` sequences of
+    the following documents have been yielded.
 
-    Without ``knows_end`` the samples of the epoch are not counted yet: ``num_samples`` counts up to the last whole
-    global batch that can be made now, and there is no last step.
+    Without ``knows_end``, the samples of the epoch are not counted yet: ``num_samples`` counts up to the last whole
+    global batch that can be made now, and the last step is unknown.
 
-    ``num_made`` samples are made; samples in ``queue`` are not yielded yet. The queue is an iterator over a list, which
-    knows its own length, so that nothing is counted for each sample.
+    ``num_made`` samples are made; samples in ``queue`` are not yielded yet. The queue is a list iterator, because its
+    length hint makes a counter per sample unnecessary.
     """
 
     epoch: int
@@ -48,7 +48,7 @@ class Position:
     partition: Partition
     num_samples: int
     num_made: int = 0
-    is_over: bool = False  # no more batches are wanted
+    is_over: bool = False  # no more batches are needed
     leaves_out: bool = False
     sums: DeliverySums | None = None
     received: Proof = NOTHING
@@ -76,7 +76,7 @@ class Position:
         self.num_samples, self.knows_end = num_samples, True
 
     def reach(self, num_samples: int, *, is_all: bool) -> int:
-        """Record the number of samples of the epoch that can be read now, and return their number of steps."""
+        """Record the number of samples of the epoch that can be read now; return the number of whole steps."""
         if self.knows_end:
             return self.num_steps
         num_steps = (num_samples - self.start) // self.partition.global_batch
@@ -95,7 +95,7 @@ class Position:
 
     @property
     def global_batches(self) -> range:
-        """The global batches from the next, or the one that was begun, to the end of the epoch."""
+        """The global batches from the next (or begun) batch to the end of the epoch."""
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return range(self.num_yielded // size, self.partition.num_batches(self.num_samples, self.start))
 
@@ -105,9 +105,9 @@ class Position:
         return 0 if self.rank is None else self.num_yielded % self.partition.size_of(self.rank)
 
     def is_repeated_by(self, later: Position) -> bool:
-        """Return True if another pass begins where this one began, and this one was left before its end.
+        """Return True if this pass was left before its end, and ``later`` begins at the start of this pass.
 
-        A look at the first batch, or at single samples, is not a pass.
+        Reading only the first batch, or single samples, does not count as a pass.
         """
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         was_left = self.partition.batched and size < self.num_yielded < self.num_steps
@@ -115,26 +115,26 @@ class Position:
 
     @property
     def proof(self) -> Proof:
-        """Sum of the samples yielded."""
+        """Proof of the yielded samples."""
         return self.received if self.sums is None else self.sums.up_to(self.num_yielded)
 
     @property
     def end(self) -> int:
-        """The position after all samples yielded, in this epoch."""
+        """The position after the last yielded sample, in this epoch."""
         if not self.num_yielded:
             return self.start
         if not self.knows_end:  # all batches so far were whole
             return self.start + self.num_yielded * self.partition.global_batch
-        if self.rank is not None and self.partition.world_size == 1:  # also inside of a batch, as a group may end there
+        if self.rank is not None and self.partition.world_size == 1:  # a group may end inside of a batch
             return self.start + self.num_yielded
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return self.partition.end_of(-(-self.num_yielded // size) - 1, self.num_samples, self.start)
 
     @property
     def resume_point(self) -> tuple[int, int, RankPlace | None]:
-        """Epoch and position of the next sample, (epoch + 1, 0) after the last; and the place of the rank, if needed.
+        """Epoch and position of the next sample, (epoch + 1, 0) at the end; and the place of the rank or None.
 
-        `StateError` if the ranks share no position.
+        `StateError` if ranks are at different positions.
         """
         if self.rank is not None:
             ends = self.num_yielded >= self.num_steps
@@ -145,10 +145,10 @@ class Position:
         ranks = self.partition.world_size
         if self.num_yielded and self.leaves_out and ranks > 1 and not self.partition.batched:
             msg = (
-                f"{ranks} ranks get single samples, and some are left out (filter(), or damaged ones): after as"
-                " many samples each rank is at another position of the epoch, and no state fits all of them"
+                f"{ranks} ranks get single samples, and filter() or damage drops samples: after equally many samples,"
+                " ranks are at different positions of the epoch, and no state fits all ranks"
             )
-            hint = "add batch(n), batch(1) at least, which is cut before samples are left out; or save between epochs"
+            hint = "add batch(n), at least batch(1): batches are cut before samples are dropped; or save between epochs"
             raise StateError(msg, hint=hint)
         return self.epoch, self.end, None
 
@@ -180,15 +180,15 @@ class Deliveries:
     def follow(self, position: Position) -> None:
         """Record that a new iterator begins at this position."""
         parts = self.parts()
-        # A pass of some steps begins inside of the share that the rank has from the start.
+        # A pass of some steps begins in the middle of the rank's share.
         begin = (position.start, position.num_yielded, position.num_sequences)
         if position.epoch not in parts or begin <= self._begins[position.epoch]:
             parts.pop(position.epoch, None)
             self._begins[position.epoch] = begin
-        self._epochs, self._newest = parts, position  # last, for other threads that begin an iterator
+        self._epochs, self._newest = parts, position  # set last, because another thread may begin an iterator
 
     def forget(self) -> None:
-        """Forget all deliveries: a state was loaded, and later deliveries stand on their own."""
+        """Forget all deliveries, because a state was loaded."""
         self._epochs, self._newest, self._begins = {}, None, {}
 
     def parts(self) -> dict[int, DeliveredPart]:
@@ -202,16 +202,17 @@ class Deliveries:
 
 
 class Cursor:
-    """The only mutable part of a dataset: the start of new iterators, and the position of the newest one.
+    """The only mutable part of a dataset: the start of new iterators, and the position of the newest iterator.
 
-    An iterator begins at the position loaded for the epoch, else at its start. A loaded position serves every iterator
-    of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions do not
-    count gaps.
+    An iterator begins at the loaded position of the epoch, else at the start of the epoch. A loaded position stays
+    valid until an iterator reaches the end of the epoch: so reading only the first batch loses nothing. Positions do
+    not count gaps.
 
-    If ranks fill their batches, ``start`` tells how much of its share this rank has taken, and ``later`` has its places
-    in later epochs. ``loaded`` is the checksum of the loaded state; "" without one, or of a state of one rank.
+    If ranks fill their batches, ``start`` counts the samples that this rank has taken from its share, and ``later`` has
+    the places of this rank in later epochs. ``loaded`` is the checksum of the loaded state; "" without a loaded state,
+    or for the state of a single rank.
 
-    ``num_moves`` counts the calls of `begin`: an iterator that has yielded nothing follows such a move.
+    ``num_moves`` counts the calls of `begin`: an iterator that has yielded nothing begins again after a move.
     ``loaded_epoch`` is the epoch of a loaded state, until an iterator yields or the start moves elsewhere.
     """
 
@@ -228,16 +229,16 @@ class Cursor:
         self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without watchers, which a copy does not inherit."""
+        """Return the state without watchers: a copy has no watchers."""
         return {**self.__dict__, "_watchers": []}
 
     def watch(self, moved: Callable[[], None]) -> None:
-        """Call this method whenever the start of the next iterator changes, as long as the method's object lives."""
+        """Call ``moved`` whenever the start of the next iterator changes, as long as the object of the method lives."""
         self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
         self._watchers.append(weakref.WeakMethod(moved))
 
     def begin(self, epoch: int, start: Start, later: Mapping[int, Start] | None = None) -> None:
-        """Start the next iterator here; forget the position of earlier ones."""
+        """Start the next iterator at this place; forget the position of earlier iterators."""
         self._newest, self.later, self.loaded_epoch = None, later or {}, None
         self.num_moves += 1
         self._move(epoch, start)
@@ -264,7 +265,7 @@ class Cursor:
         self._is_repeat, self._is_named = False, True
 
     def yields_first(self, position: Position) -> None:
-        """Note that an iterator is about to yield, and warn if it repeats the samples of an unfinished pass."""
+        """Record the first yield of an iterator; warn if the iterator repeats the samples of an unfinished pass."""
         self.loaded_epoch = None
         if self._is_repeat and not self._has_warned_of_repeat:
             self._has_warned_of_repeat = True
@@ -283,5 +284,5 @@ class Cursor:
 
     @property
     def resume_point(self) -> tuple[int, int, RankPlace | None] | None:
-        """Epoch and position of the newest iterator, even after it is gone; None if there is none since a move."""
+        """Epoch and position of the newest iterator, even after its deletion; None without an iterator since a move."""
         return None if self._newest is None else self._newest.resume_point

@@ -30,7 +30,7 @@ _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
 _BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
 APART = "apart"
-"""Ranks that fill their batches end an epoch each by itself."""
+"""Value of ``steps=``: ranks that fill their batches may end an epoch at different steps."""
 
 
 def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderRequest:
@@ -38,7 +38,7 @@ def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderR
     if isinstance(order, (int, np.integer)) and not isinstance(order, bool):
         raise UsageError(f"shuffle({order}): the first argument is an order", hint=f"shuffle(seed={order})")
     if isinstance(order, type):
-        msg = f"shuffle({order.__name__}) got a class; an order is an object of it"
+        msg = f"shuffle({order.__name__}) got a class instead of an order object"
         raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
     if not isinstance(order, str) and not hasattr(order, "bind"):
         raise UsageError(f"an order is a name or an object of shoal.orders; got {order!r}")
@@ -48,13 +48,13 @@ def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderR
     if order == "window" and not given.keys() - _OF_WINDOW_IN_BYTES:
         return OrderRequest(None, check_seed(0 if seed is None else seed), **given)
     if order == "window" and "window" in given:
-        msg = "window= says how large the window is in bytes, and chunks= in chunks"
-        raise UsageError(msg, hint="give one of them")
+        msg = "window= sets the size of the window in bytes, and chunks= sets the size in chunks"
+        raise UsageError(msg, hint="give window= or chunks=")
     chunk = given.pop("chunk", None)
     known_order = named_order(order, given) if isinstance(order, str) else order
     if given and known_order is order:
-        msg = f"{', '.join(f'{name}=' for name in given)} cannot be added to an order that is complete: {order!r}"
-        raise UsageError(msg, hint="give it to the order itself, if it takes it")
+        msg = f"{', '.join(f'{name}=' for name in given)} cannot be added to a complete order: {order!r}"
+        raise UsageError(msg, hint="set the argument in the order object, if the order takes it")
     seed = getattr(known_order, "default_seed", 0) if seed is None else seed
     return OrderRequest(known_order, check_seed(seed), chunk=chunk)
 
@@ -73,7 +73,7 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     if name in _OF_SEVERAL:
         msg = f"the state or certificate is of {_OF_SEVERAL[name]}, but one dataset was given"
         raise StateError(
-            msg, hint="give its mixture file, or `shoal trace --run MODULE:NAME` the run that Python makes"
+            msg, hint="give the mixture file; for a run made in Python use `shoal trace --run MODULE:NAME`"
         )
     if PACKED in given:
         msg = "the state counts sequences, but documents alone do not tell how they were packed"
@@ -84,7 +84,7 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         raise StateError(msg, hint=f"{hint}ds.batch_ids(step) and ds.check_certificate()")
     msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
     if name not in ORDERS or extents_per_chunk == 0:
-        raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
+        raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; other orders can be traced only in Python")
     try:
         order = named_order(name, given)
     except UsageError as error:
@@ -99,7 +99,7 @@ class Batching:
     """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
 
     ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. If ranks fill their batches,
-    ``num_steps`` are the batches of a pass: 0 if ranks end an epoch apart, None if not given. ``verb`` is the call.
+    ``num_steps`` is the number of batches of a pass: 0 for "apart", None if not given. ``verb`` is the call.
     """
 
     size: int
@@ -111,7 +111,7 @@ class Batching:
 
     @property
     def words(self) -> str:
-        """The batches in words."""
+        """The batches, in words for the summary of a dataset."""
         size = f"of {self.size:,}" if self.verb == "batch()" else "by length"
         return f"{'global ' if self.is_global else ''}batches {size}"
 
@@ -139,10 +139,10 @@ class Batching:
             raise UsageError("batch() needs at least one sample; got 0")
         ranks = count_of(neighbours, "batch(neighbours=)") * (balance is not None)
         if balance is not None and ranks < _FEWEST_NEIGHBOURS:
-            msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other"
+            msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other rank"
             raise UsageError(msg, hint="the number of ranks on a machine")
         batching = Batching(number, size is None, remainder, ranks, _num_steps(steps))
-        batching.partition(1)  # an unknown remainder is refused here, not when iterating
+        batching.partition(1)  # raises an error for an unknown remainder here, not during iteration
         return batching
 
     def partition(self, world_size: int) -> Partition:
@@ -155,7 +155,7 @@ def _num_steps(steps: Any) -> int | None:
     if steps is None or (isinstance(steps, str) and steps == APART):
         return None if steps is None else 0
     if isinstance(steps, str) or not (number := count_of(steps, "batch(steps=)")):
-        raise UsageError(f"batch(steps={steps!r}) is a number of batches from 1 on, or {APART!r}")
+        raise UsageError(f"batch(steps={steps!r}) must be a number of batches of at least 1, or {APART!r}")
     return number
 
 

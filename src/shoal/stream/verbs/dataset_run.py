@@ -33,8 +33,8 @@ class DatasetRun:
     stream: Stream
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse a name that a dataset does not have, and suggest a similar one."""
-        if hasattr(type(self), name):  # a property that failed with an AttributeError: raise it, not ours
+        """Raise an error for an unknown name, and suggest a similar name."""
+        if hasattr(type(self), name):  # a property failed with an AttributeError: raise that error
             return object.__getattribute__(self, name)
         raise AttributeError(no_attribute("a dataset", name, dir(type(self))))
 
@@ -57,28 +57,28 @@ class DatasetRun:
         return self.stream.cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
+        """Start the next iterator at the beginning of this epoch; for the current epoch, the position stays."""
         epoch, stream, cursor = count_of(epoch, "set_epoch()"), self.stream, self.stream.cursor
         if stream.num_steps_of_pass is not None:
-            return  # passes follow each other, and each rank is in an epoch of its own
+            return  # passes follow each other, and ranks may be in different epochs
         if epoch < cursor.epoch and stream.resolved.deals:
             stream.resolved = stream.resolved.with_deals(())  # a restarted epoch is whole
         if epoch != cursor.epoch:
             if cursor.loaded_epoch is not None:
-                text = "set_epoch(%d) leaves position %d of epoch %d, which a state had loaded"
+                text = "set_epoch(%d) leaves the loaded position %d of epoch %d"
                 _log.warning(text, epoch, cursor.start.number, cursor.epoch)
             cursor.begin_epoch(epoch)
         cursor.name_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
+        """Return the position of the newest iterator: a few integers. The state of any rank resumes all ranks.
 
-        With ``filter(refill=True)`` each rank has its own; see `shoal.merge_states`.
+        With ``filter(refill=True)`` each rank has its own state; see `shoal.merge_states`.
 
         Raises
         ------
         StateError
-            Several ranks get single samples, `filter` or `reading` leaves some out, and an epoch is under way.
+            Several ranks get single samples, `filter` or `reading` drops samples, and the epoch is unfinished.
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
@@ -86,13 +86,13 @@ class DatasetRun:
     def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
         """Return the state at a position of an epoch; `load_state_dict` resumes from it.
 
-        Positions count samples over all ranks, as in `ids`: a run of another library can continue at the number of
-        samples of the epoch that it has consumed.
+        Positions count samples over all ranks, as in `ids`. To continue a run of another library, give the number of
+        samples that the run consumed in the epoch.
         """
         resolved = self.stream.resolved
         number, epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
         if number > (size := resolved.num_positions(epoch)):
-            msg = f"state_at() was asked for position {number} of an epoch of {size} samples"
+            msg = f"state_at() got position {number} of an epoch of {size} samples"
             raise UsageError(msg, hint="positions count samples over all ranks: steps times the global batch")
         if number == size:
             number, epoch = 0, epoch + 1
@@ -103,14 +103,14 @@ class DatasetRun:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: at any world size, with any batch size.
 
-        Numbers that `shuffle` left open (a window in bytes) are taken from the state. Positions that its run left out
-        (`without`) are left out here too, in addition to the gaps of this dataset.
+        The state supplies numbers that `shuffle` left open (a window in bytes). Positions left out by the saved run
+        (`without`) are left out here, too, in addition to the gaps of this dataset.
 
         Raises
         ------
         StateError
             The state belongs to another dataset, seed or order, or to a newer shoal; the message names both sides. Or
-            it was modified after it was saved: it has a checksum.
+            the checksum of the state shows a modification.
         """
         stream, spec = self.stream, self.stream.spec
         if hasattr(state, "keys") and "check" not in state:
@@ -135,38 +135,39 @@ class DatasetRun:
         order, epoch, position = adopted
         if not (0 <= epoch <= MAX_SEED and 0 <= position <= order.num_samples):
             msg = f"the checkpoint is at position {position} of epoch {epoch}; an epoch has {order.num_samples} samples"
-            raise StateError(msg, hint="the checkpoint was changed, or it is of another dataset")
+            raise StateError(msg, hint="the checkpoint was changed, or belongs to another dataset")
         self.stream.resolved = order
         return self.state_at(position, epoch=epoch)
 
     def certificate(self) -> dict[str, Any]:
-        """Return proof of what this rank delivered since this object was made, or a state was loaded.
+        """Return proof of the samples that this rank delivered since this object was made, or a state was loaded.
 
         A few numbers per epoch: a sum over position, id and checksum of every sample that `iter`, or a DataLoader of
-        shoal, has yielded; marked repeats, and samples dropped by `filter`, do not count. Summed over ranks
-        (`shoal.merge_certificates`) it is the same for any world size, workers and batch size, and it changes if a
-        sample was missing, duplicated, replaced or moved. Save it beside the state: a run that resumes from
-        there merges both.
+        shoal, has yielded; marked repeats, and samples dropped by `filter`, do not count. The sum over ranks
+        (`shoal.merge_certificates`) is the same for any world size, workers and batch size, and changes if a sample was
+        missing, duplicated, replaced or moved. Save the certificate beside the state: a resumed run merges the
+        certificates of both parts.
         """
         stream, resolved = self.stream, self.stream.resolved
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in stream.cursor.deliveries.parts().items()}
-        # All pieces have checksums if the first one has them: the others are not waited for.
+        # All pieces have checksums if the first piece has checksums: there is no need to wait for later pieces.
         kind, seed = hashes_of(resolved.first(stream.spec.source).resolved).kind, resolved.seed
         return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> str:
-        """Verify, from the index alone, that exactly the samples that were due have been delivered.
+        """Verify, from the index alone, that exactly the due samples have been delivered.
 
         Returns
         -------
         str
-            How much of each epoch was checked, since a run may have stopped: "epoch 0: all of 200 samples; epoch 1, not
+            The checked part of each epoch, since a run may have stopped: "epoch 0: all of 200 samples; epoch 1, not
             whole: positions [0, 64) of 200".
 
         Raises
         ------
         StateError
-            They were not; the message lists the differences by epoch. Or it is of another dataset or order.
+            Other samples were delivered; the message lists the differences by epoch. Or the certificate belongs to
+            another dataset or order.
         """
         proof, stream = Certificate.from_dict(certificate), self.stream
         counts_share = stream.batcher.counts_share
@@ -174,7 +175,7 @@ class DatasetRun:
             hint = "merge the certificates of all ranks, and of earlier parts of the run"
             if stream.spec.filters or counts_share or stream.spec.reading.leaves_out:
                 hint += (
-                    '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'
+                    '; samples dropped by filter(), reading() or remainder="drop" count as not delivered (see stats())'
                 )
             if counts_share:
                 hint += "; ranks that fill their batches are at different positions until an epoch ends"

@@ -18,10 +18,10 @@ from shoal.stream.verbs.dataset_run import DatasetRun
 
 
 class LengthVerbs(DatasetRun):
-    """Methods of `Dataset` that group samples, by number or by length, or tell how samples are grouped."""
+    """Methods of `Dataset` that group samples, by number or by length, or describe the groups."""
 
     def __init__(self, spec: DatasetSpec) -> None:
-        self.stream = Stream(spec)  # for the modules of shoal, and not public
+        self.stream = Stream(spec)  # private, for the modules of shoal
 
     def batch(
         self,
@@ -74,7 +74,7 @@ class LengthVerbs(DatasetRun):
         """Pack documents into sequences of ``length`` tokens; `batch` makes batches of sequences.
 
         A sequence has the fields ``key``, ``segment_ids`` (its documents are 1, 2, ...; padding is 0) and
-        ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token of an epoch comes once, at
+        ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token appears once in an epoch, at
         any world size; each epoch is packed again, in its own order. States, batches and ranks count sequences.
 
         Without lengths in the index (``lengths=None``), each rank packs what it reads, in groups of ``block``
@@ -91,8 +91,8 @@ class LengthVerbs(DatasetRun):
             documents whole: "first_fit" puts each into the first sequence with room, "best_fit" puts the longest first
             into the fullest.
         too_long
-            A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
-            others; or it is left out ("drop"), or an error before the run ("refuse").
+            A document of more than ``length`` tokens is "cut" into full sequences and a rest for packing, or left out
+            ("drop"), or an error before the run ("refuse").
         lengths
             The column of the index with the number of tokens of each document; None if the index has no lengths.
         separator
@@ -101,20 +101,20 @@ class LengthVerbs(DatasetRun):
         padding
             The token that fills the rest of a sequence.
         extras
-            Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
-            and paddings in a batch laid end to end, shape (num_segments + 1,); "document_ids" and, of a mixture,
-            "source_ids" (numbers as in `source_of`) are by segment, shape (num_sequences, 1 + most segments of a
-            sequence), with padding in column 0 and -1 where there is no segment. `with_ids` before asks for
-            "document_ids".
+            Additional fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of
+            documents and paddings in a batch laid end to end, shape (num_segments + 1,); "document_ids" and, of a
+            mixture, "source_ids" (numbers as in `source_of`) are by segment, shape (num_sequences, 1 + most segments of
+            a sequence), with padding in column 0 and -1 for missing segments. An earlier `with_ids` adds
+            "document_ids", too.
         block
-            Documents that are packed together: of each canonical node, the documents in 65,536 positions of the order;
+            Documents to pack together. Default: the documents of a canonical node in 65,536 positions of the order;
             without lengths, 1024 documents of a rank.
 
         Raises
         ------
         UsageError
-            The index has no such column, an argument is invalid, or `batch` came before; or `filter`, if lengths are
-            in the index.
+            The index lacks the column, an argument is invalid, or `batch` was called before; or `filter` was called
+            before and the index has the lengths.
         """
         request = SequenceRequest.packed(length, key, strategy, lengths, block, too_long, separator, padding, extras)
         return type(self)(_packed(self.stream.spec, request))
@@ -133,28 +133,28 @@ class LengthVerbs(DatasetRun):
         alike: int = 8,
         block: int = 1 << 16,
     ) -> Self:
-        """Group documents of similar length into batches, and pad each to its longest.
+        """Group documents of similar length into batches, and pad each batch to its longest document.
 
         A rank gets a whole batch at each step: the field ``key``, of shape (num_documents, padded length), the longest
         document first unless there are ``buckets``; ``attention_mask`` of the same shape, false for padding;
         ``lengths`` of shape (num_documents,); and the other fields as in `batch`. Batches do not depend on the world
-        size, each epoch makes others, and states and `num_samples` count them. Documents without tokens are in none.
+        size, and differ between epochs; states and `num_samples` count batches. Documents without tokens are left out.
 
         Parameters
         ----------
         size
-            Documents in a batch, at most.
+            Maximum number of documents in a batch.
         max_tokens
-            Tokens in a batch, padding included, at most: number of documents times padded length.
+            Maximum number of tokens in a batch, padding included: number of documents times padded length.
         buckets
-            Lengths to pad to, ascending: batches have few shapes. The last must fit the longest document. Documents of
-            the next shorter bucket fill the last batch of a bucket.
+            Ascending lengths to pad to, for batches of few shapes. The last bucket must fit the longest document.
+            Documents of the next shorter bucket fill the last batch of a bucket.
         key
             The field with a document's tokens: an array of shape (num_tokens, ...).
         lengths
             The column of the index with the number of tokens of each document.
         padding
-            The value that fills documents up.
+            The value that pads documents.
         too_long
             A document of more tokens than the last bucket, or ``max_tokens``, is an error before the run ("refuse"),
             left out ("drop"), or "cut" into rows of that length and a rest.
@@ -162,16 +162,15 @@ class LengthVerbs(DatasetRun):
             The last step of an epoch may have too few batches for all ranks: "keep" or "pad" it with repeats, marked
             true in ``__pad__``, or "drop" it.
         alike
-            Batches in a row that hold documents of neighbouring lengths: the number of ranks or a multiple of it, so
-            that they wait little for each other. It is part of the order, and stays the same when the ranks change.
+            Number of consecutive batches of neighbouring lengths: the number of ranks or a multiple, so that ranks wait
+            little for each other. ``alike`` is part of the order, and stays the same if the number of ranks changes.
         block
-            Documents that are sorted together: of each canonical node, the documents in this many positions of the
-            order.
+            Documents to sort together: the documents of a canonical node in this many positions of the order.
 
         Raises
         ------
         UsageError
-            The index has no such column, an argument is invalid, or a filter or `batch` came before.
+            The index lacks the column, an argument is invalid, or `filter` or `batch` was called before.
         """
         arguments = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
         spec = _packed(self.stream.spec, SequenceRequest.by_length(*arguments))
@@ -180,16 +179,16 @@ class LengthVerbs(DatasetRun):
     def batch_segments(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> BatchSegments:
-        """Return the places of documents in the sequences of a rank's step, reading no data.
+        """Return the places of documents in the sequences of a rank's step, without reading data.
 
-        As in `batch_ids`, of an epoch that began at position 0, repeats included: a row for each piece of a document,
-        with its sequence in the batch, its segment there, its sample id, and its tokens.
+        As in `batch_ids`, the epoch began at position 0, and repeats are included. Each row is a piece of a document:
+        its sequence in the batch, its segment in the sequence, its sample id, and its tokens.
 
         Raises
         ------
         UsageError
-            Documents are not packed, or only as they come (then ``extras=["document_ids"]`` shows it), or there is no
-            such step.
+            Documents are not packed, or packed as they come (``extras=["document_ids"]`` shows the documents), or the
+            step does not exist.
         """
         sequences = self.stream.batch_of_order("batch_segments", step, epoch, rank, world_size)
         return self.stream.spec.rows.segments_in(self.stream.resolved, epoch, sequences)
@@ -200,7 +199,7 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
     verb = sequences.verb
     if spec.rows.verb and spec.batching is None:
         msg = f"{verb} was called after {spec.rows.verb}: the documents are packed already"
-        raise UsageError(msg, hint="call one of them, once")
+        raise UsageError(msg, hint=f"remove {verb} or {spec.rows.verb}")
     if sequences.lengths is None:
         spec.refuse(verb, GROUPED)
     elif any(isinstance(stage, Filter) for stage in spec.stages):
@@ -212,5 +211,5 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
         if spec.num_samples > FOREVER // 2:
             msg = f"{verb} counts the sequences of an epoch, but this mixture has no end"
             raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
-    sequences.batcher(spec.source, spec.stages)  # an impossible field is refused here, not when iterating
+    sequences.batcher(spec.source, spec.stages)  # raises an error for an impossible field here, not during iteration
     return replace(spec, rows=sequences)

@@ -1,4 +1,4 @@
-"""Methods of a dataset that process its samples one by one: each adds a stage."""
+"""Methods of a dataset that add a stage for single samples."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class StageVerbs(LengthVerbs):
         """Apply a function to every sample (after `batch`: to every batch, but with ``seed`` only to samples).
 
         With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
-        ``generator="torch"`` a `torch.Generator`) that follows from the seed of the order, the epoch and the sample id:
-        the same augmentation at any world size and number of workers and after a resume, another one in each epoch. A
-        number is a seed of its own; with True, each `map` draws others. A sample that comes twice in an epoch is
-        augmented alike. Some 10 us a sample. Batches have no such seed: such a `map` comes before `batch`.
+        ``generator="torch"`` a `torch.Generator`), seeded by the seed of the order, the epoch and the sample id: the
+        augmentation is the same at any world size, with any number of workers and after a resume, and differs between
+        epochs. A number sets the seed; with True, each `map` draws different numbers. Repeats of a sample in an epoch
+        get the same augmentation. Takes some 10 us per sample. Batches have no seed: call a seeded `map` before
+        `batch`.
         """
         as_choice("map(generator=)", generator, GENERATORS)
         if seed is False:
@@ -66,20 +67,20 @@ class StageVerbs(LengthVerbs):
             (num_channels, num_frames) and their rate; "video" or "torchvideo" for uint8 frames and their rate; "hf" for
             the column features of Hugging Face ``datasets`` (images as PIL images, audio as the bytes of its file),
             "hf-names" for the same with classes by name; or mappings from suffix to function, ``{"m4a": function}``.
-            Later ones win.
+            Later decoders win.
         size
-            Every image is resized to exactly this height and width in pixels, from any shape; one number for a square.
-            The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8, but no
-            smaller than this size, which takes much less time.
+            Height and width in pixels of every resized image; one number for a square. The filter is bilinear, and
+            averages when shrinking. To save time, a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, but no
+            smaller than ``size``.
         allow_pickle
-            Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
-            them. If false, these suffixes stay bytes, and such an array is an error.
+            Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects. Unpickling runs any code in
+            the data. If false, these suffixes stay bytes, and an array of objects is an error.
 
         Raises
         ------
         UsageError
-            There is no such decoder, the library that it needs is not installed, no features are described, or
-            ``size`` is given and no decoder of images that can be resized ("pilraw" cannot).
+            The decoder is unknown, its library is not installed, the dataset describes no features, or ``size`` is
+            given without a decoder that can resize images ("pilraw" cannot).
         """
         describes = any(isinstance(name, str) and name in FEATURES for name in decoders)
         features = features_of(self.stream.opened) if describes else None
@@ -87,7 +88,7 @@ class StageVerbs(LengthVerbs):
         return self._then(stage, "decode()")
 
     def tokenize(self, tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Self:
-        """Replace a text by its tokens, and add their number as the field ``num_tokens``.
+        """Replace a text by its tokens, and add the number of tokens as the field ``num_tokens``.
 
         The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens
         are added as the file says; truncation and padding of the file are not applied. The stage has no state. Loaders
@@ -101,7 +102,7 @@ class StageVerbs(LengthVerbs):
             Each process reads the file once, and refuses a file that has changed. TOKENIZERS_PARALLELISM is set to
             false unless you set it: the library's threads neither help a loader nor outlive a fork.
         field
-            The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls are damage: `reading` may skip it.
+            The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls count as damage.
         to
             Field of the tokens.
 
@@ -120,7 +121,7 @@ class StageVerbs(LengthVerbs):
         return self._then(Rename.of(names), "rename()")
 
     def columns(self, *names: str) -> Self:
-        """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others.
+        """Keep only these fields. If `columns` is the first stage, Parquet, Arrow and MDS decode only these fields.
 
         A path (``document.body``) keeps a value from inside a field, under the path as its name.
         """
@@ -138,7 +139,7 @@ class StageVerbs(LengthVerbs):
         return self._then(WithIds(), "with_ids()")
 
     def format(self, name: str) -> Self:
-        """Convert batches, or samples if there are no batches, to another form; may be called anywhere in the chain.
+        """Convert batches (or, without batches, samples) to another form; call `format` anywhere in the chain.
 
         Numbers keep their stored type: a column of int16 stays int16. "python" gives plain Python values. "numpy" gives
         arrays, of dates and times too, and lists if values are missing or differ in shape. "arrow" gives a

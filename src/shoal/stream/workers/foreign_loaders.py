@@ -14,16 +14,16 @@ from types import FrameType
 from shoal.errors import UsageError
 
 _HINT = (
-    "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library there is "
+    "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library use "
     "shoal.torch.IterableDataset(ds)"
 )
 
-# Wrappers that take an iterable which is identical on all ranks, and give each rank a part of it.
+# Wrappers that give each rank a part of an iterable; the iterable must be identical on all ranks.
 _DEALERS = {"BatchSamplerShard", "DataLoaderDispatcher", "IterableDatasetShard"}
 
 
 def refuse_as_list(depth: int = 2) -> None:
-    """Raise `UsageError` if torch's DataLoader asks for a sample by id."""
+    """Raise `UsageError` if torch's DataLoader requests a sample by id."""
     caller = sys._getframe(depth).f_globals.get("__name__", "")  # noqa: SLF001  # there is no other way to know
     if caller.startswith("torch.utils.data"):
         msg = "torch's DataLoader was given a shoal dataset, and reads it like a list: in storage order, on every rank"
@@ -31,17 +31,15 @@ def refuse_as_list(depth: int = 2) -> None:
 
 
 def refuse_in_worker() -> None:
-    """Raise `UsageError` in a worker process of torch's DataLoader, where every worker would yield every sample."""
+    """Raise `UsageError` in a worker process of torch's DataLoader: every worker would yield every sample."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and torch_data.get_worker_info() is not None:
-        msg = (
-            "a shoal dataset was iterated in a worker of torch's DataLoader, where each worker would yield every sample"
-        )
+        msg = "a shoal dataset was iterated in a worker of torch's DataLoader: each worker would yield every sample"
         raise UsageError(msg, hint=_HINT)
 
 
 def refuse_second_dealing(world_size: int) -> None:
-    """Raise `UsageError` if a wrapper that deals samples to ranks asks for the share of one of several ranks.
+    """Raise `UsageError` if a wrapper that deals samples to ranks iterates over the share of a single rank.
 
     The wrapper is among the callers; a forked worker still has the stack of its parent.
     """
@@ -52,7 +50,7 @@ def refuse_second_dealing(world_size: int) -> None:
         if kind in _DEALERS and library in {"accelerate", "transformers"}:
             msg = f"{library}'s {kind} deals samples to ranks, but this dataset already yields the part of one of "
             msg += f"{world_size} ranks: most samples would be lost"
-            hint = "use shoal.torch.DataLoader, which it leaves alone; or .partition(rank=0, world_size=1), and every "
+            hint = "use shoal.torch.DataLoader: wrappers leave it alone; or .partition(rank=0, world_size=1): every "
             raise UsageError(msg, hint=hint + "rank reads everything")
 
 

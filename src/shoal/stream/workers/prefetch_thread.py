@@ -25,11 +25,11 @@ _END = object()
 class Prefetcher:
     """The source of batches that an iteration makes in a thread; up to ``limit`` batches are ready ahead of use.
 
-    Ready batches hold ``limit_bytes`` at most, and the largest so far is the estimate for the next; one may always be
-    ready. An error is raised in the place of its batch. ``spec`` describes the iteration; its results are counted when
-    they are received (`IteratorSpec.made_ahead`). Close the prefetcher, or drop the last reference: then the thread has
-    ended, unless the current batch takes seconds more; the iteration is closed first, which may end that batch early.
-    An interrupt loses nothing: none arrives during the wait, and a batch can be given back.
+    Ready batches hold ``limit_bytes`` at most; the largest batch so far is the estimate for the next batch. One batch
+    may always be ready. An error is raised in the place of its batch. ``spec`` describes the iteration; results are
+    counted when received (`IteratorSpec.made_ahead`). Closing the prefetcher, or dropping the last reference, ends the
+    thread, unless the current batch takes seconds more; the iteration is closed first, so the current batch may end
+    early. An interrupt loses nothing: a batch is taken after the wait, and can be given back.
     """
 
     survives_interrupts = True
@@ -38,7 +38,7 @@ class Prefetcher:
         self._counters, self._results = spec.counters, spec.ahead or Counters()
         results, made = self._results, iteration.position
         self.position = replace(made, sums=None)
-        # In the thread that makes them, so that batch and proof match.
+        # The thread that makes a batch also reads its position, so that batch and proof match.
         self._items = (
             (
                 batch,
@@ -54,7 +54,7 @@ class Prefetcher:
         self._room = _Room(limit_bytes)
         self._ready: deque[Future[Any]] = deque()
         # Stages may refer to the owner of this object (a method of a trainer), so neither the finalizer nor an idle
-        # thread refers to them: otherwise a trainer that is dropped would stay, and its threads with it.
+        # thread refers to the stages: otherwise a dropped trainer would stay, and its threads, too.
         self._iteration, self._under_way = iteration, set[Future[Any]]()
         stop = (self._thread, self._under_way, self._room.stop, weakref.WeakMethod(iteration.close), os.getpid())
         self._finalizer = weakref.finalize(self, _stop, *stop)
@@ -75,7 +75,7 @@ class Prefetcher:
                 self._count_rest()
                 raise
             if item is _END:
-                if not self._room.stop.is_set():  # the maker came to the end, perhaps some samples after the last batch
+                if not self._room.stop.is_set():  # the maker is at the end, possibly some samples after the last batch
                     self.position.move((self._made.num_yielded, self._made.num_sequences, self.position.received))
                     self.position.end_at(self._made.num_samples)
                     self._count_rest()
@@ -86,7 +86,7 @@ class Prefetcher:
             self._ask()
             batch, place, num_samples, knows_end, counts = item
             add_counts(self._counters, counts)
-            counts.clear()  # it may be given back, and be received again
+            counts.clear()  # the batch may be given back, and received again
             self.position.move(place)
             self.position.num_samples, self.position.knows_end = num_samples, knows_end
         return batch
@@ -119,7 +119,7 @@ class Prefetcher:
         with InterruptsHeld():
             self._finalizer()
             self._ready.clear()
-            self._thread = None  # now: Python releases threads in callbacks, in which an interrupt would be lost
+            self._thread = None  # now: Python releases threads in callbacks, and loses interrupts in callbacks
 
     def _ask(self) -> None:
         if self._thread is not None:
@@ -127,7 +127,7 @@ class Prefetcher:
 
 
 class _Room:
-    """The bytes of the ready items, and the room for one more."""
+    """The bytes of the ready items, and the room for another item."""
 
     def __init__(self, limit_bytes: int | None) -> None:
         self._limit_bytes = limit_bytes
@@ -146,7 +146,7 @@ class _Room:
         return limit is None or not self._num_ready or self._ready_bytes + self._largest_bytes <= limit
 
     def made(self, item: Any) -> int:
-        """Count one more ready item; return its bytes."""
+        """Add a ready item; return its bytes."""
         num_bytes = 0 if self._limit_bytes is None else bytes_of(item)
         with self._changed:
             self._num_ready += 1
@@ -176,7 +176,7 @@ def _stop(
     pid: int,
 ) -> None:
     if os.getpid() != pid:
-        return  # a forked child has no such thread
+        return  # a forked child does not have the thread
     with InterruptsHeld(in_finalizer=True):
         stop.set()
         if (close := close_of()) is not None:

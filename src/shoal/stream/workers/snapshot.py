@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Snapshot:
-    """A digest of everything that ``thing`` holds now, however deep; equal to another if nothing differs.
+    """A digest of everything that ``thing`` holds now, at any depth; two digests are equal if nothing differs.
 
     Functions, classes, the objects in ``alone`` and objects that cannot be pickled (an open file, a lock) are compared
     by identity; the closure and defaults of a Python function count as well. All else is compared by value. An object
@@ -47,7 +47,7 @@ class Snapshot:
             return NotImplemented
         return self._digest is not None and self._digest == other._digest
 
-    __hash__ = None  # type: ignore[assignment]  # some are equal to nothing, not even to themselves
+    __hash__ = None  # type: ignore[assignment]  # some snapshots are equal to nothing, not even to themselves
 
 
 class _Same:
@@ -81,13 +81,13 @@ class _Parts(pickle.Pickler):
         return None
 
     def reducer_override(self, thing: Any) -> Any:
-        """Return the parts of an object; its address if it has none."""
+        """Return the parts of an object, or its address for an object without parts."""
         if isinstance(thing, FunctionType):
             return self._same(thing, (thing.__defaults__, thing.__kwdefaults__, thing.__closure__, thing.__dict__))
         if isinstance(thing, CellType):
             try:
                 return self._same(thing, (thing.cell_contents,))
-            except ValueError:  # it is empty
+            except ValueError:  # an empty cell
                 return self._same(thing)
         if isinstance(thing, BuiltinFunctionType) and isinstance(thing.__self__, ModuleType | None):
             return self._same(thing)

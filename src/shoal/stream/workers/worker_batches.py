@@ -1,4 +1,4 @@
-"""Batches made one by one, by step, in a worker process: the tasks sent to it, the results, and a shared cache.
+"""Batches made one by one, by step, in a worker process: tasks, results, and a shared cache.
 
 A task names epoch, start and step, so a worker does not know the position of the run: the same worker serves any number
 of epochs and resumed positions, and a new worker begins anywhere.
@@ -37,7 +37,7 @@ _HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency", "num_pieces", "num_
 _LEAST_CACHE_BYTES = 1 << 30
 _OVER = object()
 _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
-_CACHED_WINDOWS = 2  # workers are not at exactly the same position
+_CACHED_WINDOWS = 2  # because workers are not at exactly the same position
 
 
 class Task(NamedTuple):
@@ -56,16 +56,16 @@ class Failed(NamedTuple):
     where: str
 
     def raise_here(self) -> None:
-        """Raise it in the process that requested the batch."""
+        """Raise the error in the process that requested the batch."""
         self.error.add_note(f"shoal: in a worker process:\n{self.where}")
         raise self.error
 
 
 class WorkerBatch(NamedTuple):
-    """A batch, or the error in its place; and the counts added by making it and by reading ahead for the next.
+    """A batch, or the error in its place; and the counts added by making the batch and by reading ahead.
 
-    ``proof`` sums up its samples. ``num_samples`` counts the epoch, as soon as the count is known; after the end of the
-    epoch ``is_over`` is true.
+    ``proof`` sums up the samples of the batch. ``num_samples`` is the number of samples in the epoch, None while
+    unknown. After the end of the epoch, ``is_over`` is true.
     """
 
     step: int
@@ -78,9 +78,9 @@ class WorkerBatch(NamedTuple):
 
 
 class StepMaker:
-    """The maker of one worker's steps; consecutive steps cost no more than iterating.
+    """The maker of a worker's steps; consecutive steps are as fast as iteration.
 
-    ``stop`` is the end of a pipe. When it becomes readable, the batch in work is abandoned at its next sample.
+    ``stop`` is the end of a pipe. When the pipe becomes readable, the current batch is abandoned at its next sample.
     """
 
     def __init__(self, work: WorkerSpec, num_workers: int, stop: Any) -> None:
@@ -97,7 +97,7 @@ class StepMaker:
     def make(self, task: Task) -> WorkerBatch:
         """Make the batch of a task; an error is returned instead, and keeps its type when sent to the loader."""
         if self._watch is None:
-            self._sent = dict(cache_counts(self._work.opened.caches))  # a forked process has its parent's counts
+            self._sent = dict(cache_counts(self._work.opened.caches))  # a forked process has the counts of its parent
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
             self._watch.start()
         try:
@@ -123,7 +123,7 @@ class StepMaker:
         following = task.step + self._num_workers
         self._next = (task.epoch, task.start, following)
         if following >= task.num_steps:
-            self.close()  # the pass is over for this worker, and its memory is wanted elsewhere
+            self.close()  # the pass is over for this worker: free its memory
         if batch is _OVER:
             return WorkerBatch(task.step, None, self._counts(), num_samples=num_samples, is_over=True)
         return WorkerBatch(task.step, batch, self._counts(), None, proof, num_samples)
@@ -136,7 +136,7 @@ class StepMaker:
 
     def _close_when_told(self) -> None:
         with contextlib.suppress(OSError):
-            self._stop.poll(None)  # not read: the other workers need to see it too
+            self._stop.poll(None)  # without reading: the other workers must see the signal, too
         self.close()
 
     def _counts(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _unpacked(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
 
 
 def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the increase of each count, and the current value of each height.
+    """Return the increase of each count, and the current value of each peak.
 
     >>> counts_since({"num_samples": 3, "peak_bytes": 100}, {"num_samples": 5, "peak_bytes": 120})
     {'num_samples': 2, 'peak_bytes': 120}
@@ -170,7 +170,7 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
     """Add the counts of a worker; of peaks, keep the highest of any process."""
     for name, more in counts.items():
         value = getattr(counters, name, None)
-        if value is None:  # of the cache, which is counted apart from the stream
+        if value is None:  # a count of the cache; streams do not count the cache
             counters.of_workers[name] = counters.of_workers.get(name, 0) + more
         elif name.startswith(_HEIGHTS):
             setattr(counters, name, max(value, more))
@@ -184,18 +184,18 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
 def _portable(error: BaseException) -> BaseException:
     """Return the error if it can be pickled, else an error with its type and message."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to see whether it arrives
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to test if it can be sent
     except Exception:  # noqa: BLE001  # a foreign class may raise anything when it is taken apart
         return ShoalError(f"{type(error).__name__}: {error}")
     return error
 
 
 def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
-    """Add a cache of this machine, for the time of the work, to work that reads remote shards and has none.
+    """Add a temporary cache on this machine to work that reads remote shards without a cache.
 
     Worker ``w`` of ``m`` makes every ``m``-th batch, so all workers need nearly all chunks at about the same time. The
-    page cache shares local files. Without room for a cache, workers read for themselves, and a warning tells the cost.
-    Workers do not divide the window: to hold only a part of it, each would read chunks again over the network.
+    page cache shares local files. Without room for a cache, each worker reads all chunks, and a warning names the cost.
+    Workers do not divide the window: a worker with a part of the window would read chunks again over the network.
     """
     world_size = work.pipeline.partition.world_size
     opened, resolved = work.resolved.cached(work.opened, partial(_sharing, world_size, num_workers))
@@ -205,7 +205,7 @@ def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
 def _sharing(
     world_size: int, num_workers: int, opened: Opened, resolved: ResolvedOrder, window_bytes: int | None
 ) -> Opened:
-    """Return a dataset with a cache of this machine, if it has none and reads a remote store."""
+    """Add a cache on this machine to a dataset in a remote store without a cache."""
     if opened.cache is not None or opened.store.reads_ahead or not len(resolved.chunks):
         return opened
     if window_bytes is None:
@@ -217,8 +217,8 @@ def _sharing(
         expect_windows(shared, resolved, world_size)
     except (UsageError, StorageError) as error:
         _log.warning(
-            "workers read every chunk for themselves, since they cannot share: %s; %d workers hold a window of %s "
-            "each, and every chunk comes over the network up to %d times",
+            "workers cannot share a cache, so each worker reads every chunk: %s; %d workers hold a window of %s "
+            "each, and every chunk is read over the network up to %d times",
             error,
             num_workers,
             format_bytes(window_bytes),
@@ -229,7 +229,7 @@ def _sharing(
 
 
 def pack(work: WorkerSpec) -> bytes:
-    """Return the work as bytes that `unpack` restores on this machine, without an index that the process can map.
+    """Return the work as bytes for `unpack` on this machine; an index in a local file is mapped, not copied.
 
     An index of ten million extents takes some hundred megabytes. Pickled by value, every worker would hold a copy;
     mapped from its file, all workers share one.
@@ -243,9 +243,9 @@ def pack(work: WorkerSpec) -> bytes:
 
 
 def unpack(data: bytes) -> WorkerSpec:
-    """Return the packed work; `IndexFileError` if the file of the index holds another index by now."""
+    """Return the packed work; `IndexFileError` if the index file now holds another index."""
     unpickler = pickle.Unpickler(io.BytesIO(data))  # noqa: S301  # of a process of this run
-    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # one object for all references to it
+    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # all references share one object
     work: WorkerSpec = unpickler.load()
     return work
 
@@ -260,13 +260,13 @@ def _load(named: tuple[str, str]) -> Index:
 
 
 def _path_of(opened: Opened) -> str:
-    """Return the local file that holds exactly this index; "" if it is small, or there is no such file."""
+    """Return the local file with exactly this index; "" if the index is small, or in no local file."""
     index, path = opened.index, local_file_of(opened.index_path or "")
     if not path or index.num_extents + index.num_samples < _SMALL_ROWS:
         return ""
     try:
         same = load_index(path, store=LocalStore(), trusted=True)
-    except ShoalError:  # gone, or changed: then the index is pickled
+    except ShoalError:  # a missing or changed file: the index is pickled
         return ""
     # The index of a selection of its shards has another fingerprint.
     return path if same.fingerprint == index.fingerprint else ""
