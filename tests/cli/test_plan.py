@@ -168,7 +168,7 @@ def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:
     assert "do not exceed a global batch" in calls.refused(*words, "--global-batch", 1000)
     assert "has no sample for each of 512 ranks" in calls.refused(*words, "--nodes", 512)
     assert "must be 0 or above" in calls.refused(*words, "--latency", -1)
-    assert "does not keep to some chunks" in calls.refused(*words, "--order", "full")
+    assert "draws from all chunks at any time" in calls.refused(*words, "--order", "full")
 
 
 @pytest.mark.parametrize(("num_chunks", "chunk", "world_size"), [(24, "8KiB", 1), (40, "8KiB", 2), (12, "16KiB", 1)])

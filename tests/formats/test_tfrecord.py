@@ -119,7 +119,7 @@ def test_fields_that_no_example_has_are_not_left_out(unknown: bytes) -> None:
     data = framed(good + unknown) + framed(good)
     assert parse(data, scan(data)).sample(0) == {"record": good + unknown}
     data = framed(good) + framed(good + unknown)
-    with pytest.raises(ShardError, match="this one is not: a field has the number") as caught:
+    with pytest.raises(ShardError, match="this record is not: a field has the number") as caught:
         parse(data, scan(data)).sample(1)
     assert caught.value.byte == len(framed(good)) + 12 + len(good)
     assert "examples=False" in (caught.value.hint or "")
@@ -197,7 +197,7 @@ def test_a_shard_of_examples_gives_their_features() -> None:
     opened = parse(data, found)
     assert [opened.sample(number)["label"].tolist() for number in range(5)] == [[n, 1] for n in range(5)]
     other = framed(example({"label": np.array([0])})) + framed(b"\x07")
-    with pytest.raises(ShardError, match="this one is not") as caught:
+    with pytest.raises(ShardError, match="this record is not") as caught:
         parse(other, scan(other)).sample(1)
     assert caught.value.byte == len(other) - 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import shoal
 import shoal.pack
 from shoal.errors import ShuffleWarning
-from shoal.orders import Block, Buffer, Window
+from shoal.orders import Block, Buffer, Order, Window
 from shoal.quality.curves import MOST_NEAR_RATIO, NEAR_BATCHES, near_variance_ratio
 from shoal.quality.prediction import predicted_variance_ratio
 
@@ -33,12 +34,12 @@ def _trained(batch: int, rate: float) -> list[dict[str, Any]]:
 def _predicted(record: dict[str, Any], samples: int) -> float:
     """The variance ratio from the order's parameters alone, for chunks of equal rows."""
     chunk, memory = record["chunk_rows"], record["memory_rows"]
-    order = {
+    orders: dict[str, Callable[[], Order]] = {
         "window": lambda: Window(memory // chunk, num_canonical_nodes=1),
         "block": lambda: Block(memory // chunk),
         "buffer": lambda: Buffer(memory),
-    }[record["order"]]()
-    return predicted_variance_ratio(order, [chunk] * (_ROWS // chunk), samples)
+    }
+    return predicted_variance_ratio(orders[record["order"]](), [chunk] * (_ROWS // chunk), samples)
 
 
 def _ranks(values: Any) -> Any:

@@ -57,7 +57,7 @@ class SequenceFields:
             msg += "" if self.separator is None else ", a separator included"
             raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
         if most is not None and len(tokens) > most:
-            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {most}"
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but a sequence has {most}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
         return tokens
 

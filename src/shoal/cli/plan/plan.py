@@ -131,7 +131,7 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     if cluster.latency_seconds:  # without latency, reads of any size have full speed
         output.say(
             f"Shards read whole, one after another: at least {shards['shard_bytes'] / 1e9:.3g} GB each for 1 % "
-            f"overhead, {shards['num_shards']:,} of them."
+            f"overhead, {shards['num_shards']:,} shards."
         )
     output.say(
         f"A buffer in {cluster.memory_bytes / 1e9:.4g} GB holds {shards['buffer_samples']:,} samples, "

@@ -274,6 +274,6 @@ def windowed(order: Any) -> Window | Block:
     """Return the order if the order uses some chunks at a time; raise `UsageError` otherwise."""
     if not isinstance(order, Window | Block):
         name = "this order" if order is None else f"the order {order.name!r}"
-        msg = f"{name} does not use some chunks at a time, so its reads are not planned"
+        msg = f"{name} draws from all chunks at any time, so its reads are not planned"
         raise UsageError(msg, hint="--order window or block; --order full reads each sample by itself")
     return order

@@ -72,7 +72,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if any(deal.rank is not None for state in loaded for deal in state.deals):
         return _merged(_by_rank(loaded)).to_dict()
     if any(other != first for other in loaded):
-        msg = "these states are of no particular rank, but are at different positions"
+        msg = "these states belong to no rank, and their positions differ"
         raise StateError(msg, hint="any one of them resumes all ranks: load the one that you want")
     return first.to_dict()
 
