@@ -73,7 +73,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         return _merged(_by_rank(loaded)).to_dict()
     if any(other != first for other in loaded):
         msg = "these states belong to no rank, and their positions differ"
-        raise StateError(msg, hint="any one of them resumes all ranks: load the one that you want")
+        raise StateError(msg, hint="every state resumes all ranks: load one of these states")
     return first.to_dict()
 
 
