@@ -132,7 +132,7 @@ def test_a_run_delivered_what_was_due(data: Path, calls: Calls, tmp_path: Path, 
     alone = json.loads(calls.text("verify", data, "--certificate", first, "--json", code=1))
     (difference,) = alone["differences"]
     assert difference.startswith("epoch 0, positions [0, 200): ")
-    assert difference.endswith("fewer than there are")
+    assert difference.endswith("fewer than expected")
 
 
 def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path: Path) -> None:

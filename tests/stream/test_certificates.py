@@ -114,7 +114,7 @@ def test_what_was_lost_after_a_state_is_not_counted(data: Path) -> None:
     assert shoal.merge_certificates([kept, again.certificate()]) == of_epoch(data)
     # Who does not go back to the certificate that belongs to the state has samples twice, and sees it.
     twice = shoal.merge_certificates([ds.certificate(), again.certificate()])
-    with pytest.raises(StateError, match=r"160 samples were delivered, 30 more than there are"):
+    with pytest.raises(StateError, match=r"160 samples were delivered, 30 more than expected"):
         ds.check_certificate(twice)
 
 

@@ -141,7 +141,7 @@ def test_certificates_of_ranks_add_up(documents: Dataset) -> None:
             pass
     whole = shoal.merge_certificates(rank.certificate() for rank in ranks)
     packed(documents).check_certificate(whole)
-    with pytest.raises(StateError, match="fewer than there are"):
+    with pytest.raises(StateError, match="fewer than expected"):
         packed(documents).check_certificate(ranks[0].certificate())
 
 

@@ -84,7 +84,7 @@ def test_a_state_of_ranks_that_fill_batches_is_no_state_of_ranks_that_pack(strea
     iterator = iter(two)
     next(iterator)
     packed = streams.make("packed as they come, rank 0 of 2")
-    with pytest.raises(StateError, match=r"saved with packing=None; this is packing=\{'length': "):
+    with pytest.raises(StateError, match=r"the state has packing=None; this stream has packing=\{'length': "):
         packed.load_state_dict(two.state_dict())
 
 

@@ -31,7 +31,7 @@ def data_text(library: FileSet, facts: Mapping[str, Any], *, source: str) -> str
     indexed = f"{format_seconds(index_seconds)}, {format_count(facts['num_files'] / index_seconds)} samples/s"
     shards = f"{facts['num_shards']} tar shards, {format_bytes(facts['shard_bytes'])}"
     extents = (
-        f"{facts['num_extents']:,} extents of about {format_bytes(facts['extent_bytes'])} (small, as the dataset is)"
+        f"{facts['num_extents']:,} extents of about {format_bytes(facts['extent_bytes'])} (small, like the dataset)"
     )
     lines = [
         f"data       {source}, {format_bytes(library.num_bytes)}, {facts['num_packages']} packages",

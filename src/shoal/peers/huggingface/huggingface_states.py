@@ -91,7 +91,7 @@ def arrived(stream: Mapping[str, Any], parts: list[NDArray[np.int64]], shard_sam
         before, inside = int(reader["shard_idx"]), int(reader["shard_example_idx"])
         samples = shard_samples[shards]
         if before > len(shards) or (inside and (before == len(shards) or inside > samples[before])):
-            msg = f"the state is in shard {before} of a list at sample {inside}; shards here have {samples.tolist()}"
+            msg = f"the state is in shard {before} of a list at sample {inside}; the dataset has {samples.tolist()}"
             raise StateError(msg, hint="use the dataset and release of the saved run")
         counted += int(samples[:before].sum()) + inside
     return counted

@@ -174,7 +174,7 @@ def _difference(part: DeliveredPart, resolved: Resolved, hashes: RecordHashes, e
     num_due = stop - first
     if num_delivered != num_due:
         more = "more" if num_delivered > num_due else "fewer"
-        return f"{num_delivered} samples were delivered, {abs(num_delivered - num_due)} {more} than there are"
+        return f"{num_delivered} samples were delivered, {abs(num_delivered - num_due)} {more} than expected"
     gaps, expected = resolved.gaps, 0
     order = resolved.untouched(epoch)
     for start in range(part.start, part.end, _BLOCK_POSITIONS):
