@@ -76,7 +76,7 @@ def test_the_page_has_the_first_epoch(calls: Calls, data: Path, tmp_path: Path) 
     text = page.read_text(encoding="utf-8")
     assert faults(text) == []
     elements = read(text).elements
-    assert sum(element.tag == "svg" for element in elements) == 5
+    assert sum(element.tag == "svg" for element in elements) == 6
     assert "shoal.open(..., index=&quot;grow&quot;).shuffle(" in text
 
 

@@ -183,4 +183,14 @@ def test_what_is_not_planned_of_a_mixture(calls: Calls, shards: Path) -> None:
     assert "give one of them" in calls.refused("plan", path, "--num-samples", 10)
     assert "do not exceed a global batch" in calls.refused("plan", path, "--global-batch", 100_000)
     full = blend(shards, shuffle="shuffle: {order: full}\n")
-    assert "the source 'web': the order 'full' does not use some" in calls.refused("plan", full)
+    assert "the source 'web': the order 'full' draws from all" in calls.refused("plan", full)
+
+
+def test_chunk_sizes_of_a_mixture_are_those_that_all_sources_can_have(calls: Calls, shards: Path) -> None:
+    words = ["plan", blend(shards, shuffle=""), *FEW, "--window", "200KB", "--chunk", "8KiB", "--chunk-sizes"]
+    sizes = calls.json(*words)["chunk_sizes"]
+    assert len(sizes) >= 2
+    assert sizes[0]["chunk_bytes"] == pytest.approx(4096, rel=0.1)
+    assert sizes[0]["near_vr"] < sizes[-1]["near_vr"]
+    assert sizes[0]["num_requests"] > sizes[-1]["num_requests"]
+    assert calls.json("plan", blend(shards), *FEW, "--chunk-sizes")["chunk_sizes"] == []  # the file has the order

@@ -138,3 +138,20 @@ def test_what_is_simulated_over_time_adds_up() -> None:
     assert set(result.heat.sum(axis=1).tolist()) == {999, 1000}
     assert int(result.held_over_time.max()) == result.held_chunks
     assert result.held_over_time[[0, -1]].min() > result.held_chunks / 1.2  # as many chunks at the ends
+
+
+@pytest.mark.parametrize(("chunks", "world_size"), [(40, 1), (64, 4)])
+def test_chunks_are_held_also_while_none_comes_or_goes(chunks: int, world_size: int) -> None:
+    """A window that holds most of a dataset is read at once, and then no chunk comes for a fifth of the epoch."""
+    partition = Partition(64, world_size)
+    bound = Window(chunks, 1).bind([500] * 80, seed=0)
+    steps = partition.num_batches(bound.num_samples) - 1
+    result = simulate_reads(Window(chunks, 1), [500] * 80, [1000] * 80, partition)
+    held = np.zeros((world_size, steps), dtype=np.int64)
+    for rank in range(world_size):
+        steps_of_chunks = [partition.share(bound, rank, step, step + 1).chunks for step in range(steps)]
+        for chunk in range(80):
+            used = [step for step, chunks in enumerate(steps_of_chunks) if chunk in chunks]
+            held[rank, min(used, default=0) : max(used, default=-1) + 1] += 1
+    expected = [int(part.max()) for part in np.array_split(held.max(axis=0), len(result.held_over_time))]
+    assert result.held_over_time.tolist() == pytest.approx(expected, abs=3)

@@ -65,7 +65,7 @@ def test_the_page_of_a_plan(calls: Calls, tmp_path: Path, monkeypatch: pytest.Mo
     text = page.read_text(encoding="utf-8")
     assert faults(text) == []
     elements = read(text).elements
-    assert sum(element.tag == "svg" for element in elements) == 4
+    assert sum(element.tag == "svg" for element in elements) == 5
     main = next(element.text for element in elements if element.tag == "main")
     assert f"{record['num_requests']:,}" in main
     heads = [element.text for element in elements if element.tag == "th" and "thead" in element.around]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from shoal.cli import output
@@ -10,6 +12,7 @@ from shoal.cli.display.pages import add_page_arguments, check_picture, typed_com
 from shoal.cli.options.argument_types import count
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
+from shoal.cli.plan.chunk_sizes import chunk_size_text, planned_chunk_sizes
 from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.requested_plan import requested_plan, sequence_text, what_if
@@ -17,6 +20,7 @@ from shoal.figures import counted
 from shoal.quality.curves import NEAR_BATCHES, near_variance_ratio
 from shoal.storage.sources.source import printed
 from shoal.tools.planning.sizing import Cluster
+from shoal.tools.reports.chunk_size_figure import ChunkSize
 from shoal.tools.reports.plan_page import plan_page, plan_picture
 
 _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
@@ -54,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         cluster.add_argument(option, type=kind, metavar=metavar, default=default, help=f"{text} (default: {shown})")
     add_order_arguments(parser, default="default: the recommended order")
     add_sequence_arguments(parser, batches="--global-batch")
+    text = "plan the window in chunks of other sizes too; takes as long as a plan of each size"
+    parser.add_argument("--chunk-sizes", action="store_true", help=text)
     add_page_arguments(parser, html=", with a what-if table")
     add_json_argument(parser)
 
@@ -79,21 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
         "about": f"{ranks} on {nodes}, global batches of {cluster.global_batch:,}; {samples}, {dataset}",
         "lead": " ".join([_lead(record, cluster), *warnings]),
     }
-    if arguments.picture is not None:
-        write_picture(arguments.picture, plan_picture(plan.figures(), **head))
-    if arguments.html is not None:
-        made_by, call = typed_command(arguments.words), f"{record.get('open_call', 'ds')}.{record['call']}"
-        groups = _groups(record)
-        if sequences:
-            heading = f"Sequences of {arguments.pack_sequences:,} tokens"
-            groups[heading] = {name: sequence_text(facts, num_together) for name, facts in sequences.items()}
-        table = what_if(arguments, plan)
-        page = plan_page(plan.figures(), groups, table, call=call, notes=_notes(plan), made_by=made_by, **head)
-        write_page(arguments.html, page)
+    is_drawn = arguments.picture is not None or arguments.html is not None
+    sizes = planned_chunk_sizes(arguments, plan) if is_drawn or arguments.chunk_sizes else []
+    if is_drawn:
+        _draw(arguments, plan, record, sizes, head)
     if arguments.json:
-        output.emit(record, as_json=True)
+        asked = {"chunk_sizes": [asdict(size) for size in sizes]} if arguments.chunk_sizes else {}
+        output.emit(record | asked, as_json=True)
     else:
-        _show(record, cluster, [*warnings, *data.reading.notes])
+        beside_vr = chunk_size_text(plan, record["vr"], sizes if arguments.chunk_sizes else None)
+        _show(record, cluster, [*warnings, *data.reading.notes], beside_vr)
         if sequences:
             output.say(f"\nsequences of {arguments.pack_sequences:,} tokens, {num_together:,} in a step:")
             for strategy, facts in sequences.items():
@@ -103,7 +104,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None:
+def _draw(
+    arguments: argparse.Namespace,
+    plan: Planned,
+    record: dict[str, Any],
+    sizes: Sequence[ChunkSize],
+    head: Mapping[str, str],
+) -> None:
+    """Write the picture and the page that are asked for."""
+    drawn = replace(plan.figures(), chunk_sizes=sizes)
+    if arguments.picture is not None:
+        write_picture(arguments.picture, plan_picture(drawn, **head))
+    if arguments.html is not None:
+        made_by, call = typed_command(arguments.words), f"{record.get('open_call', 'ds')}.{record['call']}"
+        groups = _groups(record)
+        if sequences := record.get("sequences"):
+            heading = f"Sequences of {arguments.pack_sequences:,} tokens"
+            groups[heading] = {name: sequence_text(facts, arguments.global_batch) for name, facts in sequences.items()}
+        table = what_if(arguments, plan)
+        page = plan_page(drawn, groups, table, call=call, notes=_notes(plan, sizes), made_by=made_by, **head)
+        write_page(arguments.html, page)
+
+
+def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str], beside_vr: str) -> None:
     facts = {name: value for name, value in record.items() if name not in _SHOWN_APART}
     error, held_error = facts.pop("requests_error"), facts.pop("held_error")
     is_exact = facts.pop("is_simulated_exactly")
@@ -122,6 +145,8 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     if record["vr"]:
         near = near_variance_ratio(record["vr"], next(iter(record["vr"])))
         output.say(f"means of {NEAR_BATCHES} successive batches: VR {near:.2f} (the loss follows this one)")
+    if beside_vr:
+        output.say(beside_vr)
     output.say()
     if "open_call" in record:
         output.say(f"ds = {record['open_call']}")
@@ -222,7 +247,7 @@ def _lead(record: dict[str, Any], cluster: Cluster) -> str:
     )
 
 
-def _notes(plan: Planned) -> list[str]:
+def _notes(plan: Planned, sizes: Sequence[ChunkSize]) -> list[str]:
     reads = plan.reads
     if plan.is_exact:
         first = "The simulation covered the whole epoch: requests and bytes are within 5 % of a run."
@@ -241,7 +266,10 @@ def _notes(plan: Planned) -> list[str]:
     cache = "Chunk caches are replayed by their own rules. The remaining reads are exact if the cache holds all reads "
     cache += "of its node, and within 15 % otherwise. Ranks are assumed to keep in step. Caches on a disk take no "
     cache += "memory."
-    return [first, *plan.data.reading.notes, mixing, times, *([] if plan.cached is None else [cache])]
+    same = "The figure of chunk sizes keeps the bytes of the window, the canonical nodes and the correlation. Smaller "
+    same += "chunks of real data can have a higher correlation; then VR is a little higher."
+    notes = [first, *plan.data.reading.notes, mixing, *([same] if sizes else []), times]
+    return [*notes, *([] if plan.cached is None else [cache])]
 
 
 def _give_or_take(error: float) -> str:

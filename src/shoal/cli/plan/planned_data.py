@@ -133,6 +133,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
         largest_held_bytes=float(held_bytes.max()),
         option_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
         option_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
+        least_chunk_bytes=decoded_bytes / index.num_extents,
         shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
         table=chunks,
     )
@@ -191,7 +192,14 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
     sizes = (np.full(modelled, chunk_samples), np.full(modelled, exact_bytes))
     held_bytes = num_bytes / num_chunks
     reading = DatasetReading(
-        order, *sizes, num_chunks, held_bytes, float(exact_bytes), exact_bytes, alive * exact_bytes
+        order,
+        *sizes,
+        num_chunks,
+        mean_held_bytes=held_bytes,
+        largest_held_bytes=float(exact_bytes),
+        option_chunk_bytes=exact_bytes,
+        option_window_bytes=alive * exact_bytes,
+        least_chunk_bytes=float(max(1, round(extent_bytes / sample_bytes)) * sample_bytes),
     )
     return PlannedData(
         num_samples=num_samples,

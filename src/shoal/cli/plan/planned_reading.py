@@ -40,8 +40,9 @@ class DatasetReading:
     """The reading of one dataset.
 
     ``chunk_samples`` and ``chunk_bytes`` describe all ``num_chunks`` chunks, or a model with fewer chunks.
-    ``option_chunk_bytes`` and ``option_window_bytes`` are the options for these chunks in this window. ``table``
-    locates the chunks, and ``shard_chunks`` counts the chunks of each shard; both may be None.
+    ``option_chunk_bytes`` and ``option_window_bytes`` are the options for these chunks in this window, and
+    ``least_chunk_bytes`` the option for the smallest possible chunks, of one extent. ``table`` locates the chunks, and
+    ``shard_chunks`` counts the chunks of each shard; both may be None.
     """
 
     order: Window | Block
@@ -52,6 +53,7 @@ class DatasetReading:
     largest_held_bytes: float
     option_chunk_bytes: int
     option_window_bytes: int
+    least_chunk_bytes: float
     shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     table: ChunkTable | None = None
     plans_cache: bool = True
@@ -155,6 +157,18 @@ class MixtureReading:
         return self.chunks.num_samples
 
     @property
+    def option_chunk_bytes(self) -> int | None:
+        """The option that gives chunks of this size; None if the file has the order, or each source its own size."""
+        chunk = None if self.request is None else self.request.chunk
+        return None if chunk is None else parse_bytes(chunk, "chunk")
+
+    @property
+    def least_chunk_bytes(self) -> float:
+        """Bytes of the smallest chunks that all sources can have: one extent of the source with the largest."""
+        indexes = [part.index for part in self.resolved.parts]
+        return max(int(index.extent_decoded_bytes.sum()) / max(1, index.num_extents) for index in indexes)
+
+    @property
     def num_canonical_nodes(self) -> int:
         """Canonical nodes of the order, which deal batches to ranks."""
         return self.resolved.untouched(0).num_canonical_nodes
@@ -242,21 +256,20 @@ class MixtureReading:
 
         None if the file has the order, or if each source has its own chunk size.
         """
-        request, changes = self.request, (window, chunk) != (1.0, 1.0)
-        if request is None or (request.chunk is None and chunk != 1.0):
+        request, own = self.request, self.option_chunk_bytes
+        if request is None or (own is None and chunk != 1.0):
             return None
         options: dict[str, Any] = {"order": None, "window": None, "chunks": None, "chunk": None}
         options["num_canonical_nodes"] = request.num_canonical_nodes
-        if request.chunk is not None:
-            options["chunk"] = str(max(1, round(parse_bytes(request.chunk, "chunk") * chunk)))
+        if own is not None:
+            options["chunk"] = str(max(1, round(own * chunk)))
         if request.order is None:
             size = DEFAULT_WINDOW_BYTES if request.window is None else request.window
             return options | {"window": str(max(1, round(parse_bytes(size, "window") * window)))}
         order = windowed(request.order)
         if isinstance(order, Window):
             options["num_canonical_nodes"] = order.num_canonical_nodes
-        num_chunks = max(1, round(order.chunks * window / chunk)) if changes else order.chunks
-        return options | {"order": order.name, "chunks": num_chunks}
+        return options | {"order": order.name, "chunks": max(1, round(order.chunks * window / chunk))}
 
     def _limit_bytes(self, part: ResolvedOrder) -> int:
         return budget_of(part, None, is_remote=True, num_sources=len(self.resolved.parts)).ahead_bytes

@@ -156,18 +156,28 @@ class Row(NamedTuple):
     @property
     def text(self) -> str:
         """The options as words of a shell."""
-        return " ".join(f"{option_of(name)} {value}" for name, value in self.options.items() if value is not None)
+        return option_words(self.options)
+
+
+def option_words(options: Mapping[str, Any]) -> str:
+    """Return options as words of a shell, without those that are None."""
+    return " ".join(f"{option_of(name)} {value}" for name, value in options.items() if value is not None)
+
+
+def changed_plan(arguments: argparse.Namespace, options: Mapping[str, Any], plan: Planned) -> Planned | None:
+    """Return the plan with other options, or None if it is impossible."""
+    changed = argparse.Namespace(**{**vars(arguments), **options})
+    try:
+        return requested_plan(changed, plan.data).plan
+    except UsageError:  # chunks below an extent, say, or fewer samples than a batch
+        return None
 
 
 def what_if_rows(arguments: argparse.Namespace, plan: Planned) -> Iterator[Row]:
     """Yield the plan with one change at a time; impossible changes are skipped."""
     for name, options in _changes(arguments, plan):
-        changed = argparse.Namespace(**{**vars(arguments), **options})
-        try:
-            record = requested_plan(changed, plan.data).plan.record()
-        except UsageError:  # such as chunks below an extent, or fewer samples than a batch
-            continue
-        if record["vr"]:
+        changed = changed_plan(arguments, options, plan)
+        if changed is not None and (record := changed.record())["vr"]:
             yield Row(name, options, record)
 
 

@@ -284,10 +284,14 @@ def most_held(
     num_samples = uses.samples_of_rank
     known = num_samples[uses.ranks] >= _NEARLY * num_samples.max()
     owners, first, last = uses.ranks[known], uses.first[known], uses.last[known]
-    times = np.concatenate([last + 1, first])  # a chunk is released before the next is taken
+    # A chunk is released before the next is taken. Nothing changes where a part of the time begins, but is counted
+    # there: chunks are also held in parts without a change.
+    some, begins = np.unique(owners), -(-np.arange(TIMES) * uses.num_positions // TIMES)
+    times = np.concatenate([last + 1, first, np.tile(begins, len(some))])
     amounts = np.ones(len(first)) if weights is None else weights[uses.chunks[known]]
-    change = np.concatenate([-amounts, amounts])
-    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # a rank begins and ends with nothing in use
+    change = np.concatenate([-amounts, amounts, np.zeros(TIMES * len(some))])
+    # A rank begins and ends with nothing in use.
+    by_rank = np.lexsort((times, np.concatenate([owners, owners, np.repeat(some, TIMES)])))
     most = np.zeros(TIMES + 1)
     np.maximum.at(most, times[by_rank] * TIMES // uses.num_positions, np.cumsum(change[by_rank]))
     whole = uses.num_positions / share_of_nodes / partition.world_size  # samples of a rank

@@ -131,8 +131,8 @@ def curve_figure(
     rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
     marks: list[Mark] = [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
     if band is not None:
-        upper = [_point(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
-        lower = [_point(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
+        upper = [point_of(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
+        lower = [point_of(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
         marks.append(Fill(upper + lower[::-1], "perfect", 0.2))
     if mark is not None:
         at = LEFT + x.share(mark[0]) * ACROSS
@@ -169,12 +169,13 @@ def label_marks(x: Axis, y: Axis) -> list[Mark]:
     return marks
 
 
-def _point(x: Axis, y: Axis, at: float, value: float) -> tuple[float, float]:
+def point_of(x: Axis, y: Axis, at: float, value: float) -> tuple[float, float]:
+    """Return the place of a value in a figure with these axes."""
     return LEFT + x.share(at) * ACROSS, LOW - y.share(value) * (LOW - TOP)
 
 
 def _drawn(line: Line, x: Axis, y: Axis) -> list[Mark]:
-    points = [_point(x, y, at, value) for at, value in zip(line.xs, line.ys, strict=True)]
+    points = [point_of(x, y, at, value) for at, value in zip(line.xs, line.ys, strict=True)]
     marks: list[Mark] = []
     if line.has_area:
         marks.append(Fill([(points[0][0], LOW), *points, (points[-1][0], LOW)], line.colour, 0.16))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.figures import counted
 from shoal.quality.expected_quality import GrowingQuality
+from shoal.tools.reports.chunk_size_figure import ChunkSize, chunk_size_figure
 from shoal.tools.reports.curve_figures import (
     Axis,
     Figure,
@@ -37,6 +38,7 @@ class PlanFigures:
     holds ``rank_bytes``, and a node receives ``node_bytes_per_second``, at most ``node_limit``. ``heat`` counts samples
     of each part of the dataset at each time, shape (times, parts). The time is the whole epoch if ``is_whole``,
     otherwise a part of it. ``growing`` is the mixing of a first epoch that is read while shards are indexed.
+    ``chunk_sizes`` are the same window in other chunks; empty if no other size is possible.
     """
 
     batch: int
@@ -47,6 +49,7 @@ class PlanFigures:
     heat: NDArray[np.int64] = field(repr=False)
     is_whole: bool = True
     growing: GrowingQuality | None = None
+    chunk_sizes: Sequence[ChunkSize] = ()
 
 
 def plan_page(
@@ -81,7 +84,8 @@ def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Dr
 
 
 def _figures(drawn: PlanFigures) -> list[Figure]:
-    drawings = [_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn)]
+    sizes = [chunk_size_figure(drawn.chunk_sizes)] if drawn.chunk_sizes else []
+    drawings = [_variance(drawn), *sizes, _memory(drawn), _traffic(drawn), _heat(drawn)]
     return drawings if drawn.growing is None else [growing_figure(drawn.growing), *drawings]
 
 
