@@ -131,10 +131,10 @@ def test_a_long_name_fits_into_the_picture(calls: Calls, data: Path, tmp_path: P
 
 def test_what_cannot_be_audited(calls: Calls, ids: NDArray[np.int64], data: Path, tmp_path: Path) -> None:
     assert "cannot be audited together" in calls.refused("audit", tmp_path / "ids.npy", data)
-    assert "--seed sets the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
+    assert "--seed is about the order" in calls.refused("audit", tmp_path / "ids.npy", "--seed", 1)
     assert "ids alone have no" in calls.refused("audit", tmp_path / "ids.npy", "--by", "shard")
-    assert "--part describes ids" in calls.refused("audit", data, "--part")
-    assert "--keys describes ids" in calls.refused("audit", data, "--keys", data)
+    assert "--part is about ids" in calls.refused("audit", data, "--part")
+    assert "--keys is about ids" in calls.refused("audit", data, "--keys", data)
     assert "no column 'lable'" in calls.refused("audit", data, "--by", "lable")
     (tmp_path / "words.txt").write_text("one two")
     assert "ids are integers" in calls.refused("audit", tmp_path / "words.txt")
@@ -204,7 +204,7 @@ def test_keys_that_cannot_be_used_are_refused(calls: Calls, data: Path, tmp_path
     assert "none of 2 delivered keys" in calls.refused("audit", tmp_path / "came.txt", "--keys", data)
     (tmp_path / "twice.txt").write_text("a\nb\na\n")
     complaint = calls.refused("audit", tmp_path / "came.txt", "--keys", tmp_path / "twice.txt")
-    assert "'a' is sample 0 and 2" in complaint
+    assert "'a' is sample 0 and sample 2" in complaint
     assert "need --keys" in calls.refused("audit", tmp_path / "came.txt")
     (tmp_path / "docs.jsonl").write_text('{"a": 1}\n')
     assert "have no keys" in calls.refused("audit", tmp_path / "came.txt", "--keys", tmp_path / "docs.jsonl")
@@ -229,5 +229,5 @@ def test_comparisons_that_cannot_be(tmp_path: Path, calls: Calls) -> None:
     assert "without a dataset" in calls.refused("audit", tmp_path, "--like", "none", *sizes)
     assert "did you mean 'buffer'" in calls.refused("audit", "--like", "bufer", *sizes)
     assert "cannot fill" in calls.refused("audit", "--like", "none", "--num-samples", 3, "--shards", 4)
-    assert "the dataset for --like" in calls.refused("audit", tmp_path, "--shards", 40)
+    assert "describes the dataset of a comparison" in calls.refused("audit", tmp_path, "--shards", 40)
     assert "was given" in calls.refused("audit")

@@ -96,7 +96,7 @@ def test_an_index_is_repaired_after_a_report_of_an_engine(engine: FakeEngine, ca
 
 
 def test_what_an_engine_cannot_do_for_a_report(engine: FakeEngine, calls: Calls, tars: Path, tmp_path: Path) -> None:
-    assert "--engine local writes no partial reports" in calls.refused("verify", tars, "--parts", tmp_path)
+    assert "but --engine local writes none" in calls.refused("verify", tars, "--parts", tmp_path)
     assert "reads no shard" in calls.refused("verify", tars, "--certificate", tmp_path / "x.json", *ON)
     assert engine.events == []
 

@@ -167,7 +167,7 @@ def test_the_file_decides_how_a_mixture_is_shuffled(calls: Calls, shards: Path) 
     arguments = parsed([str(path), "--global-batch", "24"])
     names = [row.name for row in what_if_rows(arguments, requested_plan(arguments).plan)]
     assert names == ["half the global batch", "twice the global batch", "twice the nodes"]
-    assert "sets another order" in calls.refused("plan", path, "--window", "1MB")
+    assert "asks for another order" in calls.refused("plan", path, "--window", "1MB")
     page = shards / "plan.html"
     said = calls.text("plan", path, *FEW, "--html", page)
     for text in (said, page.read_text()):

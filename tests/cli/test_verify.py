@@ -138,11 +138,11 @@ def test_a_run_delivered_what_was_due(data: Path, calls: Calls, tmp_path: Path, 
 def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path: Path) -> None:
     first, second = deliver(data, tmp_path / "run")
     words = ("--certificate", first, "--certificate", second)
-    assert "reads no shards" in calls.refused("verify", data, *words, "--repair-index")
+    assert "but --certificate reads none" in calls.refused("verify", data, *words, "--repair-index")
     ds = shoal.open(data).take(50).batch(10)
     list(ds)
     (tmp_path / "some.json").write_text(json.dumps(ds.certificate()))
-    assert "only the script of the run knows" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
+    assert "only its script knows" in calls.refused("verify", data, "--certificate", tmp_path / "some.json")
     (tmp_path / "none.json").write_text("[")
     assert "not a certificate" in calls.refused("verify", data, "--certificate", tmp_path / "none.json")
     calls.text("index", data, "--checksum")

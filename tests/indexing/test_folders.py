@@ -146,7 +146,7 @@ def test_what_cannot_be_told_is_refused(folder: Path) -> None:
         shoal.open(folder)
     assert 'format="folder"' in caught.value.hint
     (folder / "stray.jpg").write_bytes(b"x")
-    with pytest.raises(SourceError, match=r"stray\.jpg lies in no directory"):
+    with pytest.raises(SourceError, match=r"stray\.jpg lies outside of the class directories"):
         shoal.open(folder, format="folder")
     assert shoal.open(folder, format=Folder(labels=False)).num_samples == 13
     flat = folder / "train" / CLASSES[0]

@@ -62,7 +62,7 @@ def test_a_state_of_another_part_or_dataset_is_refused(ds: Dataset) -> None:
     list(itertools.islice(part, 5))
     for other in (examples_of(ds), examples_of(ds).shard_data_sources(2, 0), examples_of(ds).shard_data_sources(3, 1)):
         other.load_state_dict(part.state_dict())
-        with pytest.raises(StateError, match=r"the state was saved with (num_parts=2|part=1); this is"):
+        with pytest.raises(StateError, match=r"the state was saved with (num_parts=2|part=1); here"):
             next(iter(other))
     fewer = examples_of(ds.take(100)).shard_data_sources(2, 1)
     fewer.load_state_dict(part.state_dict())

@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch")
 
 import shoal.torch  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")  # small windows, on purpose
+
 
 @pytest.mark.parametrize("context", ["forkserver", "fork"])
 def test_workers_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str) -> None:

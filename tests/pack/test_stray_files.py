@@ -183,7 +183,7 @@ def test_pictures_of_several_suffixes_lack_nothing_and_no_advice_removes_them(
     calls.text("pack", photos, tmp_path / "again")
     assert "jpg 27, png 12, jpeg 1 are one field with several names" in calls.complaints
     assert '.rename(image="jpg;png;jpeg")' in calls.complaints
-    assert "--require 'jpg;png;jpeg' refuses them" in calls.complaints
+    assert "--require 'jpg;png;jpeg' refuses such samples" in calls.complaints
     kept = calls.json("pack", photos, tmp_path / "kept", "--require", "jpg;png;jpeg", "--on-error", "skip")
     assert kept["num_samples"] == 40
     names = [sample.keys() for sample in shoal.open(tmp_path / "kept").rename(image="jpg;png;jpeg")]

@@ -24,6 +24,8 @@ from shoal.reading.checks import checked_reads
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import Fault, RangeServer
 
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")  # small windows, on purpose
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -415,8 +415,8 @@ def test_a_number_without_a_text_is_a_group_of_its_own() -> None:
         (lambda ds: ds.batch(2).split({"a": 1}), "after batch", "before batch"),
         (lambda ds: ds.filter(bool).split({"a": 1}), "after filter", "before filter"),
         (lambda ds: ds.split({"a": 1}, by="hwo"), "no column 'hwo'", "did you mean 'who'"),
-        (lambda ds: ds.split({"a": 1}, by=str), "split(group=) is a function", 'by="__key__"'),
-        (lambda ds: ds.split({"a": 1}, group=str), "split(group=) is a function", 'by="__key__"'),
+        (lambda ds: ds.split({"a": 1}, by=str), "group= is a function of the value of by=", 'by="__key__"'),
+        (lambda ds: ds.split({"a": 1}, group=str), "group= is a function of the value of by=", 'by="__key__"'),
         (
             lambda ds: ds.split({"a": 1}, by="who", group=lambda who: None),
             "a group is a text or a number; got None",

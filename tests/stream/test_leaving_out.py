@@ -208,7 +208,7 @@ def test_a_certificate_tells_of_gaps(ds: shoal.Dataset) -> None:
     [
         (lambda ds: ds.batch(16).without(), "takes steps, or positions="),
         (lambda ds: ds.batch(16).without(3, positions=[(0, 1)]), "takes steps, or positions="),
-        (lambda ds: ds.without(3), "has no batches yet"),
+        (lambda ds: ds.without(3), "but this dataset has none yet"),
         (lambda ds: ds.batch(16).without(13), "has steps 0 to 12"),
         (lambda ds: ds.batch(16).without([]), "given no step"),
         (lambda ds: ds.batch(16).without("3"), "must be an integer|whole number|integer"),

@@ -341,7 +341,7 @@ REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.sample(limit=4), "sample.limit=. needs classes"),
     (lambda ds: ds.sample(by=LABELS), "takes balanced=True or limit=; got neither"),
     (lambda ds: ds.sample(by=LABELS, balanced=True, limit=3), "takes balanced=True or limit=; got both"),
-    (lambda ds: ds.sample(by=LABELS, limit=3, num_samples=9), "num_samples= was given too"),
+    (lambda ds: ds.sample(by=LABELS, limit=3, num_samples=9), "num_samples= asks for another number"),
     (lambda ds: ds.sample(by=LABELS, limit=0), "an epoch of 0 samples"),
     (lambda ds: ds.sample(num_samples=-1), "at least 0"),
     (lambda ds: ds.sample(num_samples=2**33), "an epoch of 8589934592 samples; from 197 it can have 1 to 4294967296"),

@@ -118,10 +118,10 @@ def growing_quality(
     --------
     >>> for segment in growing_quality([2**24] * 1000, 256, sample_bytes=2**16).segments[:4]:
     ...     print(segment.num_shards, segment.window_chunks, round(segment.vr, 1))
-    4 64 64.4
-    8 128 32.6
-    16 256 16.7
-    32 512 8.7
+    4 128 64.4
+    8 256 32.6
+    16 512 16.7
+    32 1024 8.7
     >>> growing_quality([2**24] * 1000, 256, sample_bytes=2**16, rho=0.02, shard_rho=0.0).segments[0].vr < 1.1
     True
     """

@@ -42,12 +42,12 @@ class Scale:
     """Sizes of the demonstration.
 
     A tiny dataset needs tiny chunks: extents of 32 KiB, half the usual size, hold one or two files, and a window of
-    3 MiB holds about a hundred extents, more than the 64 samples of a batch.
+    5 MiB holds about 170 extents, nearly three for each of the 64 samples of a batch.
     """
 
     num_shards: int = 8
     extent_bytes: int = 32 << 10
-    window: str = "3MiB"
+    window: str = "5MiB"
     num_epochs: int = 100
     global_batch: int = 48
     world_size: int = 3
