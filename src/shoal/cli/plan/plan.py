@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     if is_drawn:
         _draw(arguments, plan, record, sizes, head)
     if arguments.json:
-        asked = {"chunk_sizes": [asdict(size) for size in sizes]} if arguments.chunk_sizes else {}
-        output.emit(record | asked, as_json=True)
+        more = {"chunk_sizes": [asdict(size) for size in sizes]} if arguments.chunk_sizes else {}
+        output.emit(record | more, as_json=True)
     else:
         beside_vr = chunk_size_text(plan, record["vr"], sizes if arguments.chunk_sizes else None)
         _show(record, cluster, [*warnings, *data.reading.notes], beside_vr)
