@@ -34,6 +34,7 @@ def _index(rank: int, home: Path, job: dict[str, str]) -> None:
     (home / f"{rank}.json").write_text(json.dumps([keys, indexed, num_samples]))
 
 
+@pytest.mark.drill
 def test_each_shard_is_indexed_by_one_machine(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed")
     write_shards(tmp_path / "data")
