@@ -105,9 +105,9 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
 
 
 def format_given(format: str | Format) -> Format:  # noqa: A002
-    """Resolve ``format=``: a format's name, or a format object, wrapped in its codec if it names one (``whole_codec``).
+    """Resolve ``format=``: a format's name or a format object. A ``whole_codec`` wraps the object.
 
-    Raises `SourceError`: there is no format of this name.
+    Raises `SourceError` if there is no format of this name.
     """
     if isinstance(format, str):
         return format_named(format)
@@ -122,7 +122,7 @@ def _format_with(name: str, text: str) -> Format:
     if not options and name in FORMATS:
         return FORMATS[name]
     if not options and plain in _OF_AN_INDEX:
-        msg = f"the format {name!r} needs what the index.json beside the chunks holds"
+        msg = f"the format {name!r} needs the contents of the index.json beside the chunks"
         raise SourceError(msg, hint=_OF_AN_INDEX[plain])
     try:
         inner = as_format(_MAKERS.make(plain, **options))

@@ -68,7 +68,7 @@ class LiveDataset:
         """Refuse attributes of a `Dataset`, with an alternative."""
         if name.startswith("_") or not hasattr(Dataset, name):
             raise AttributeError(no_attribute("a live dataset", name, dir(type(self))))
-        hint = _INSTEAD.get(name, "shoal.open() has it, for samples in files that no longer change")
+        hint = _INSTEAD.get(name, "for files that no longer change, use the dataset of shoal.open()")
         msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
         raise AttributeError(msg, name=name, obj=self)
 

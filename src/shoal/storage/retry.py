@@ -245,7 +245,7 @@ class Counting(Protocol):
         """Count one attempt of a request as started."""
 
     def ended(self, num_bytes: int) -> None:
-        """Count it as ended, answered or failed."""
+        """Count one attempt of a request as ended, with or without success."""
 
 
 class CountedReads(StoreWrapper):

@@ -198,7 +198,7 @@ class Compressed(Format):
         return self.inner.parse(data, within)
 
     def _borders(self, read: ReadBytes, num_bytes: int, shard: str) -> NDArray[np.int64]:
-        """Return the borders of the samples in decompressed bytes, which may be written to; [0] for pieces."""
+        """Return the borders of the samples in decompressed bytes, as a writable array; [0] for pieces."""
         borders = SampleBorders(with_crcs=False)
         if self.inner.scan_forward(StoredContent(read, num_bytes), borders, shard=shard) is None:
             scan = self.inner.scan(read, num_bytes, shard=shard)

@@ -187,7 +187,7 @@ class TokenRun(NamedTuple):
 
     @classmethod
     def of_head(cls, head: Mapping[str, Any]) -> TokenRun:
-        """Return what the index keeps of a file."""
+        """Return the run of tokens that the metadata of a file describes."""
         return cls(head["dtype"], head["first_byte"], head["num_tokens"])
 
     @property

@@ -55,7 +55,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
     if isinstance(value, np.ndarray):
         return value.copy(), int(value.nbytes) + 4
     if depth > _MOST_DEEP:
-        msg = f"a value has lists in lists {_MOST_DEEP} deep"
+        msg = f"a value has lists nested more than {_MOST_DEEP} deep"
         raise UsageError(msg, hint="a column cannot hold deeper values, or values that contain themselves")
     if isinstance(value, list | tuple):
         if set(map(type, value)) <= _PYTHON_NUMBERS:  # for a long list, nearly all the work

@@ -192,7 +192,7 @@ class GrowingShards:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identity of the listing: a digest of base names (an index may name directories) and sizes, in its order."""
+        """Identity of the listing: a digest of its base names (an index may name directories) and sizes, in order."""
         names, sizes, _ = self._listing
         words = json.dumps([[name.rpartition("/")[2] for name in names], sizes.tolist()]).encode()
         return "listing-" + hashlib.blake2b(words, digest_size=16).hexdigest()

@@ -45,7 +45,7 @@ _log = logging.getLogger("shoal")
 
 @dataclass(frozen=True, slots=True)
 class Repacked:
-    """Result of a repacking: the new shards, and ``source``, the resolved order in which they hold its samples.
+    """Result of a repacking: the new shards, and ``source``, the resolved order of the source samples in these shards.
 
     ``peak_bytes`` is the peak memory of all processes together. ``num_looked_at`` samples were read an extra time
     before the packing, to determine the columns.

@@ -38,9 +38,9 @@ _log = logging.getLogger("shoal")
 def inputs_of(source: str | os.PathLike[str], request: PackRequest, *, progress: Progress | None = None) -> InputTable:
     """Return the inputs of a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset.
 
-    ``request.dedup`` leaves out inputs that equal an earlier input; comparing contents reads them, with ``progress``.
-    Raises `SourceError` for another source, or a source of another machine, and `UsageError` as `file_inputs` and
-    `manifest_inputs` do, or if an argument does not apply.
+    ``request.dedup`` leaves out inputs that equal an earlier input; comparing contents reads all inputs, and
+    reports ``progress``. Raises `SourceError` if the source is of another kind or on another machine; `UsageError` if
+    an argument does not apply, or as `file_inputs` and `manifest_inputs` do.
     """
     check_dedup(request.dedup)
     inputs = _inputs_of(source, request)

@@ -99,7 +99,7 @@ class Journal:
         return (self.planned() or {}).get("plan") == self._plan
 
     def has_progress(self, paths: Sequence[str]) -> bool:
-        """Return True if one of these paths shows more than the beginning of a packing."""
+        """Return True if one of these paths shows that a packing has written more than its plan."""
         kept = (self._path(_PLAN), self._path(_LOCK))
         return any(path not in kept and not path.endswith(_OF_BEGINNING) for path in paths)
 

@@ -323,7 +323,7 @@ def _python_generator(seed: int) -> np.random.Generator:
 
 
 def _turns(num_sources: int, num_samples: int) -> SourcesInTurn:
-    """Return sources in turn up to a position, without skipping a source."""
+    """Return sources in strict turn (0, 1, ..., 0, 1, ...) up to a position."""
     return SourcesInTurn([-(-(num_samples - source) // num_sources) for source in range(num_sources)], num_samples)
 
 

@@ -56,7 +56,7 @@ class SourceRequest:
 
     @property
     def num_samples(self) -> int:
-        """Samples of a round."""
+        """Number of samples in a round."""
         if isinstance(self.request, MixRequest):
             return self.request.epoch_samples
         if self.delivered is None and self.sampling is not None:
@@ -65,7 +65,7 @@ class SourceRequest:
         return self.num_ids if left is None else len(left)
 
     def num_samples_of(self, epoch: int) -> int:
-        """Return the samples of one round; rounds of a nested mixture may differ in length."""
+        """Return the number of samples in a round; rounds of a nested mixture may differ in length."""
         return self.request.num_samples_of(epoch) if isinstance(self.request, MixRequest) else self.num_samples
 
 

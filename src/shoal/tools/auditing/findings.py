@@ -55,7 +55,7 @@ ADVICE: Mapping[str, Advice] = {
         0.8,
         "the ends of the epoch are not mixed",
         "a buffer that still fills at the start, or a tail without shuffle",
-        "an order over the whole epoch instead of a buffer over a stream, or chunks in random order beneath the buffer",
+        "an order over the whole epoch instead of a shuffle buffer, or chunks in random order before the buffer",
     ),
     "displacement": Advice(0.8, "samples hardly move", "a buffer or blocks over storage order", _WIDER),
     "storage order": Advice(

@@ -106,7 +106,7 @@ def _memory(drawn: PlanFigures) -> Figure:
     unit, scale = _unit(max(values))
     return curve_figure(
         "Memory of a rank",
-        f"Of the fullest rank's process, in {unit}.",
+        f"Memory of the process with the highest peak, in {unit}.",
         [_over_time("held", values)],
         x=_time(drawn),
         y=plain_axis(unit, values, unit=scale),

@@ -31,7 +31,7 @@ from shoal.index.shard_scan import Buffer, ShardScan
 
 TOKENS_LOADER = "TokensLoader"
 NO_CHUNK = "this is not a LitData chunk, or it is damaged, or compressed although the index.json does not say so"
-_INDEX_HINT = "give what the index.json beside the chunks holds: LitData(json.loads(Path(...).read_text()))"
+_INDEX_HINT = "pass the contents of the index.json beside the chunks: LitData(json.loads(Path(...).read_text()))"
 _MOST_DEPTH = 32
 ITEMS_LOADER = "PyTreeLoader"
 _LEVELS_INSIDE = ("batch", "sample")
