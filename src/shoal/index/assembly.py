@@ -197,7 +197,7 @@ def validate(index: Index) -> None:
         follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
     _check_rows(follows, "extent {} does not end where the next one begins")
     separate = (shard[2:] != shard[:-2]) | (first[2:] >= end[:-2])
-    _check_rows(separate, "extent {} ends after the start of the next but one")
+    _check_rows(separate, "extent {} overlaps the second extent after it")
     _check_rows(index.extent_num_samples >= 1, "extent {} has no samples")
     _check_rows(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
     counts = np.diff(index.extent_first_sample)

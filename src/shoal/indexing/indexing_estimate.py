@@ -199,7 +199,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Duration of work on some shards: requests wait side by side, while bytes arrive and are scanned."""
+    """Duration of work on some shards: requests wait in parallel, while bytes arrive and are scanned."""
 
     is_local: bool
     codec: str | None

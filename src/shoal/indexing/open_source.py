@@ -327,8 +327,10 @@ def refuse_unfinished(source: Source, store: Store) -> None:
     """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
     if source.complete and _beside(source, PACKING_PLAN, store) is not None:
         msg = f"{source.typed}: a packing was begun here and is not finished; its shards are not all of the dataset"
-        hint = "the same `shoal pack` or `repack` again finishes it, `shoal pack --clean` removes it; a glob reads "
-        hint += "the existing shards"
+        hint = (
+            "run the same `shoal pack` or `repack` again to finish the packing, or `shoal pack --clean` to remove it; "
+        )
+        hint += "name the existing shards by a glob to read them"
         raise SourceError(msg, hint=hint)
 
 

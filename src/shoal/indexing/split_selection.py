@@ -96,8 +96,8 @@ def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], st
         if keys := left_out.get(path):
             stored_keys = Tar().keys(partial(store.read_range, path), store.stat(path).num_bytes, shard=name)
             if unknown := sorted(keys.difference(stored_keys)):
-                msg = f"{name}: {len(unknown)} excluded samples are not in it; the first has the key {unknown[0]!r}"
-                raise SourceError(msg, hint="the file that declares the splits belongs to other shards: mend it")
+                msg = f"{name}: {len(unknown)} excluded samples are missing; the first has the key {unknown[0]!r}"
+                raise SourceError(msg, hint="the file that declares the splits is for other shards: correct this file")
             excluded = [sample for sample, key in enumerate(stored_keys) if key in keys]
             mask[int(first_samples[number]) + np.array(excluded, dtype=np.int64)] = False
     _log.info("%d samples are excluded by the dataset's own splits", int(np.count_nonzero(~mask)))

@@ -233,4 +233,4 @@ class LiveDataset:
     def _refuse_after_batch(self, verb: str) -> None:
         if self._spec.batch_size is not None:
             msg = f"{verb} takes samples, but was called after batch()"
-            raise UsageError(msg, hint=f"put it before batch(); only map() may follow, and gets batches: {verb}")
+            raise UsageError(msg, hint=f"call {verb} before batch(); only map() may follow, with a function of batches")

@@ -370,7 +370,7 @@ class Dataset(StageVerbs):
         Raises
         ------
         TypeError
-            Only reading shows the length of an epoch (`filter`), or the epoch has no end.
+            The length of an epoch is known only after reading (`filter`), or the epoch has no end.
         """
         return self.stream.length()
 

@@ -192,7 +192,7 @@ class Stream:
     def length(self, *, exactly: bool = False) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples; an estimate unless ``exactly``.
 
-        `TypeError` if only reading shows the length, the epoch has no end, or ranks do not know all shards.
+        `TypeError` if the length is known only after reading, the epoch has no end, or ranks do not know all shards.
         """
         resolved, epoch, (rank, world_size) = self.resolved, self.cursor.epoch, self.spec.ranks.resolve()
         if self.num_steps_of_pass is not None:

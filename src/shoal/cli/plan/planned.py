@@ -26,8 +26,9 @@ _MOST_SEGMENTS = 12
 class Planned:
     """The plan of data in an order on a cluster.
 
-    ``num_reads`` counts the reads of all ranks in the whole epoch; ``fetched`` and ``num_requests`` reach the store,
-    reduced by the chunk caches ``cached``. ``growing`` is the mixing of a first epoch while shards are indexed.
+    ``num_reads`` counts the reads of all ranks in the whole epoch; ``fetched`` and ``num_requests`` count only traffic
+    that reaches the store behind the chunk caches ``cached``. ``growing`` is the mixing of a first epoch while shards
+    are indexed.
     """
 
     data: PlannedData

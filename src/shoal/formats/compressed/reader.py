@@ -85,7 +85,7 @@ class Compressed(Format):
         return self.inner.field_names(head.get("inner", {}))
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Scan like `scan`, cutting like the index that keeps ``head`` of the shard."""
+        """Scan like `scan`, and cut the shard as in the index that has this ``head``."""
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:

@@ -288,7 +288,7 @@ def _check_times(kind: Any) -> _Check:
 
 
 def _ticks(value: Any, kind: Any) -> int:
-    """Convert a time to the number that a column of this type stores; ValueError if it is not whole."""
+    """Convert a time to the integer that a column of this type stores; ValueError if the number is not whole."""
     unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
     if isinstance(value, datetime):
         value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value

@@ -41,7 +41,7 @@ class Unindexed:
 
     @property
     def indexes(self) -> dict[str, None]:
-        """No index yet, under the name of the only source."""
+        """The name of the only source, with None: it has no index yet."""
         return {"": None}
 
     @cached_property

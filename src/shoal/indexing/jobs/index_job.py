@@ -274,7 +274,7 @@ def index_job(
     """Plan the index of described shards, for the object ``path`` in a store with these options."""
     if scheme_of(path) in ("http", "https"):
         msg = f"{without_secrets(path)}: the index cannot be written here: nothing is written over http"
-        raise UsageError(msg, hint="name another place for it; put it beside the shards, and it is found there")
+        raise UsageError(msg, hint="write the index elsewhere, and copy it beside the shards: shoal finds it there")
     # Separate stores: reading parts drops cached facts, which the units need.
     index_store = with_retries(open_store(path, options), options)
     directory = join(parent(path) if scheme_of(path) else str(Path(path).parent), PARTS)

@@ -185,7 +185,7 @@ class Workers:
             return WorkerError(msg, hint=hint)
         if "timed out" in str(error):
             msg = f"no batch came within timeout={self._loader.timeout} seconds"
-            return WorkerError(msg, hint="a larger timeout=, more workers, or 0 to wait without limit")
+            return WorkerError(msg, hint="set a larger timeout=, or 0 to wait without limit; or use more workers")
         return error
 
 

@@ -76,7 +76,7 @@ class SourceSchedule:
         may cut a ramp.
     epoch
         Length of an epoch with the exact number of samples of each source, until weights change: a multiple of the sum
-        of the weights. None if counts at the ends of epochs may be off, too.
+        of the weights. None if counts may also be inexact at the ends of epochs.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ def _inside_classes(
         if labelled:
             first = name_of(files.part(0, 1).names()[0])[0]
             msg = f"the sample {first!r} lies in no directory that could be its class"
-            raise SourceError(msg, hint="labelled=False packs files without classes; or move it into a directory")
+            raise SourceError(msg, hint="set labelled=False to pack without classes; or move the file into a directory")
         return files, None, ()
     is_inside = np.repeat(np.array(classes.numbers_of(files.directories)) >= 0, np.diff(files.first_file))
     if bool(is_inside.all()):

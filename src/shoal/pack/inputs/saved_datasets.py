@@ -123,7 +123,7 @@ def dataset_inputs(path: str, *, format: str) -> _DatasetInputs:  # noqa: A002
     if (directory / _SPLITS).is_file():
         splits = _json(directory / _SPLITS).get("splits", [])
         msg = f"{directory}: this holds the splits {', '.join(splits)}"
-        raise SourceError(msg, hint=f"pack each on its own: {directory / (splits or ['train'])[0]}")
+        raise SourceError(msg, hint=f"pack each split separately: {directory / (splits or ['train'])[0]}")
     state = _json(directory / _STATE)
     if state.get("_indices_data_files"):
         msg = f"{directory}: its rows have another order, which an old release of datasets wrote beside them"

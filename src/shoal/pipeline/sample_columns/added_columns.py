@@ -81,7 +81,7 @@ def opened_with_columns(opened: Opened, names: ColumnsLike) -> Opened:
     for name, value in missing.items():
         if not isinstance(value, bool | int | float | str):
             msg = f"index_columns: the value for samples without {name!r} is a {type(value).__name__}"
-            raise UsageError(msg, hint="numbers, booleans and texts go into the index; None is none")
+            raise UsageError(msg, hint="give a number, a boolean or a text; None means that there is no default value")
     lacking = new_columns(opened.index, columns, missing)
     if not lacking:
         return opened

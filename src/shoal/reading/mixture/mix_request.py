@@ -221,10 +221,10 @@ class MixRequest:
             never = next(name for name, at in self.exhausted_at().items() if at is None)
             msg = f'ends="all" waits for every source, but {never!r} never comes to its end: '
             msg += "its weight is 0, or too small to reach it within 2**62 positions"
-            raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
+            raise UsageError(msg, hint='set ends="first" or epoch_size=, or leave out that source')
         if (beyond := self.endless.first_position(lambda counts: (counts > sizes).any())) is None:
             msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
-            raise UsageError(msg, hint='epoch_size= or ends="forever"')
+            raise UsageError(msg, hint='set epoch_size= or ends="forever"')
         # Whole runs, so that the runs of the next epoch begin with its batches.
         if beyond <= run:
             msg = f"a source has fewer samples than the {run} of a batch from one source: "

@@ -73,9 +73,9 @@ def changes_in_state(changes: tuple[SequenceChange, ...]) -> list[Any]:
 
 
 def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[int, int]) -> tuple[SequenceChange, ...]:
-    """Return our changes, or the changes of a state if it has more; ``place`` is its epoch and position.
+    """Return our changes, or the changes of a state if the state has more; ``place`` is the state's epoch and position.
 
-    Raises `StateError`: the changes differ before this place.
+    Raises `StateError` if the changes differ before ``place``.
     """
     if not isinstance(saved, list) or not all(map(_is_change, saved)):
         msg = f"the state's changes of weights are not a list of [epoch, position, ramp, weights]: {saved!r:.80}"

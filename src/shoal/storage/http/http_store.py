@@ -271,7 +271,7 @@ class HttpStore(Store):
         return answer.status == 200 and bool(validator) and is_range and is_same
 
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
-        """Return the error for an answer without a range: transient if ranges worked before, else soon final."""
+        """Return the error for a response without a range: transient if ranges worked before, else soon permanent."""
         is_known = self._known.get(path) is not None
         return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence=NO_RANGE)
 

@@ -208,7 +208,7 @@ class _Shard(NamedTuple):
     ranges: ScannedRanges
 
     def kept(self, files: ScannedFiles, requested: Range) -> KeptBytes:
-        """Read the requested bytes as far as files have them."""
+        """Read the start and the end of the requested bytes from files, and report the bytes missing in between."""
         first_byte, end_byte = requested
         head, tail = [], []
         for part in self.ranges.covering(first_byte, end_byte):

@@ -204,7 +204,9 @@ def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -
     if texts is not None:
         words = np.empty(len(texts), dtype=object)
         words[:] = texts
-        of_words = _checked(function(words), name, len(words), "texts", "it gets the distinct texts of the column")
+        of_words = _checked(
+            function(words), name, len(words), "texts", "the function gets the distinct texts of the column"
+        )
         kept: NDArray[np.bool_] = of_words[column]
         return kept
     try:

@@ -46,7 +46,7 @@ class Reading:
         return units
 
     def spans(self, shares: Shares, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
-        """Yield the samples of these shares, span by span; plan the reads of a span before the last one is yielded.
+        """Yield the samples of these shares, span by span; plan a span's reads before the previous span is yielded.
 
         With limited memory only the current span is read ahead, since the next span decides which units stay.
         """

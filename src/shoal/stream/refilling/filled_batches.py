@@ -75,7 +75,7 @@ class FilledBatches(Batcher):
             raise UsageError(msg, hint=f'batch(..., steps="{APART}"), in a loop over steps')
 
     def refuse_steps(self, verb: str) -> None:
-        """Raise `UsageError`: only reading tells the samples of a batch."""
+        """Raise `UsageError`: the samples of a batch are known only after reading."""
         msg = f"{verb} counts batches, but only reading shows the samples in batches of {self.verb}"
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 

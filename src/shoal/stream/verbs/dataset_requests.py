@@ -111,7 +111,7 @@ class Batching:
 
     @property
     def words(self) -> str:
-        """The batches, in words for the summary of a dataset."""
+        """Description of the batches for the summary of a dataset."""
         size = f"of {self.size:,}" if self.verb == "batch()" else "by length"
         return f"{'global ' if self.is_global else ''}batches {size}"
 

@@ -257,7 +257,7 @@ def verdict_of(
         serious = [finding for finding in others if finding.is_serious]
         names = ", ".join(finding.name for finding in serious or others)
         cost = "are likely to matter" if serious else "seldom matter"
-        sentences.append(f"It is not a perfect shuffle, in ways that {cost}: {names}.")
+        sentences.append(f"The order differs from a perfect shuffle in ways that {cost}: {names}.")
     return " ".join(sentences)
 
 

@@ -181,7 +181,7 @@ class Delimited(Format):
         raise BadRecordError(f"this record cannot be read: {what}", byte=byte, hint=_HINT)
 
     def _without_end(self, record: bytes) -> bytes:
-        """Strip the line end of a record, and the blank lines before it, which its bytes include."""
+        """Strip the line end of a record, and the blank lines at the start of its bytes."""
         if self.newline:
             return record.removesuffix(self.newline.encode())
         if record[:1].isspace() and (blank := self._blank_lines.match(record)) and blank.end() < len(record):

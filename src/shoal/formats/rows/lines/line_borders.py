@@ -206,8 +206,8 @@ class LineScan:
             return quotes
         first = int(stray[0])
         if self._ends.strict:
-            msg = "a quote stands in the middle of a field that does not begin with one"
-            hint = "write such a field between quotes and its quotes twice; or give Delimited(quoted=False) as format="
+            msg = "a quote stands in the middle of a field that does not begin with a quote"
+            hint = "enclose the field in quotes and double the quotes inside; or pass format=Delimited(quoted=False)"
             raise ShardError(msg, shard=self._shard, byte=self._position + int(quotes[first]), hint=hint)
         closed_at = -1 if self._after_closing else -2
         kept = [quotes[:first], _without_strays(quotes, self._openers[before], first, closed_at)]

@@ -121,7 +121,7 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
 
 
 def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
-    """Return type and shape of an ndarray column, each None if every value has its own."""
+    """Return type and shape of an ndarray column; None for a type or a shape that each value stores itself."""
     parts = encoding.split(":")
     try:
         kind = _SCALARS[parts[1]] if len(parts) > 1 else None

@@ -60,7 +60,7 @@ class TFRecordEncoder:
 
 
 class TFRecordShard(AppendedShard):
-    """One shard being written; its head tells, as a scan does, if its first record is an example."""
+    """One shard being written; its head records whether the first record is an example, as a scan would."""
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; return its bytes."""
