@@ -104,7 +104,7 @@ def test_a_folder_without_classes_has_no_cls(tmp_path: Path) -> None:
     ds = shoal.open(tmp_path, format="folder")
     with pytest.raises(UsageError, match="no column 'cls'"):
         ds.index_column("cls")
-    with pytest.raises(UsageError, match="have no names"):
+    with pytest.raises(UsageError, match="has no names"):
         _ = ds.classes
 
 
@@ -126,7 +126,7 @@ def test_packing_a_folder_keeps_the_names_of_its_classes(folder: Dataset, tmp_pa
 def test_names_of_other_fields_are_asked_for_by_name(lines: Dataset) -> None:
     assert lines.class_names("lang") == ("de", "en")
     for ask in (lambda: lines.class_names("score"), lambda: lines.classes):
-        with pytest.raises(UsageError, match="have no names") as caught:
+        with pytest.raises(UsageError, match="has no names") as caught:
             ask()
         assert "'lang'" in caught.value.hint
 

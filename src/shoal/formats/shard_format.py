@@ -200,7 +200,7 @@ class Format(ABC):
         """
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot.
+        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the first invalid byte.
 
         The default calls `scan_forward`, and takes 12 bytes a sample on top of its memory.
         """
@@ -211,14 +211,14 @@ class Format(ABC):
         return ShardScan(borders.starts(), borders.crcs(), head=about.head, notes=about.notes)
 
     def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About | None:  # noqa: ARG002
-        """Find the samples of all of the content in one pass; raises as `scan` does.
+        """Find all samples of the content in one pass; raises as `scan` does.
 
-        None, the default, if the format cannot.
+        Returns None, the default, if the format cannot be scanned in one pass.
         """
         return None
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002
-        """Scan like `scan`, by the cutting rule of the index that keeps ``head`` of the shard."""
+        """Scan like `scan`, with the cutting rule of the index that has this ``head``."""
         return self.scan(read, num_bytes, shard=shard)
 
     has_sidecar: bool = False

@@ -192,7 +192,7 @@ class IndexMaking:
             _log.info(text, source.typed, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
 
     def kept_by_any_rank(self) -> tuple[Index, str | None] | None:
-        """Return the whole index and its file once any rank has kept it."""
+        """Return the whole index and its file once any rank has stored the index."""
         store, path = self.common, self._common_path
         if (known := self.cached()) is not None or store is None:
             return known

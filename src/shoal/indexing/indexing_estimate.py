@@ -75,7 +75,7 @@ class IndexingEstimate:
     """Cost of indexing ``num_shards`` shards of ``num_bytes`` bytes: at least ``least``, at most ``most``.
 
     ``ways`` counts shards by the `Way` to their samples; ``num_looked`` shards were probed. ``usual_seconds`` assumes
-    the speeds of a usual store: so all machines that list the same shards agree on it.
+    the speeds of a usual store, so all machines that list the same shards compute the same ``usual_seconds``.
     """
 
     num_shards: int

@@ -253,7 +253,7 @@ class _Opening:
         return opened
 
     def beside_index(self, split: SplitLike) -> Opened:
-        """Open the shards beside an index, which is the source."""
+        """Open the shards beside an index; the source is the index file."""
         path = self.source.paths[0]
         index = load_index(path, store=self.store, cache_dir=self.cache_dir)
         chosen = format_of_index(index, path, self.format)
@@ -268,7 +268,7 @@ class _Opening:
         return opened
 
     def index_in_directory(self, path: str) -> Index | None:
-        """Load the index beside the shards; None if it does not fit them."""
+        """Load the index beside the shards; None if the index does not fit the shards."""
         source = self.source
         try:
             index = load_index(path, store=self.store, cache_dir=self.cache_dir)
@@ -277,11 +277,11 @@ class _Opening:
                 raise
             return None
         if was_left_by_opening(index) and not describes(index, source, stat_all(source.paths, self.store)):
-            _log.info("%s was published by an earlier opening, and shards have changed since: it is made again", path)
+            _log.info("shards have changed since %s was published by an earlier opening: the index is made again", path)
             return None
         known = set(index.shard_names)
         if not source.complete and (new := [name for name in source.names if name not in known]):
-            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), source.typed)
+            _log.info("%s: the index %s lacks %d shards and is not used; %s", source.typed, path, len(new), new[0])
             return None
         return index
 
@@ -327,10 +327,8 @@ def refuse_unfinished(source: Source, store: Store) -> None:
     """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
     if source.complete and _beside(source, PACKING_PLAN, store) is not None:
         msg = f"{source.typed}: a packing was begun here and is not finished; its shards are not all of the dataset"
-        hint = (
-            "run the same `shoal pack` or `repack` again to finish the packing, or `shoal pack --clean` to remove it; "
-        )
-        hint += "name the existing shards by a glob to read them"
+        hint = "run the same `shoal pack` or `repack` again to finish the packing, or remove it with "
+        hint += "`shoal pack --clean`; use a glob to read the existing shards"
         raise SourceError(msg, hint=hint)
 
 

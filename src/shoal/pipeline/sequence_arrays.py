@@ -58,7 +58,7 @@ class SequenceFields:
             raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
         if most is not None and len(tokens) > most:
             msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but a sequence has {most}"
-            raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
+            raise UsageError(msg, hint='set too_long="cut" or "drop", or call filter() before pack_sequences()')
         return tokens
 
     def arrays(

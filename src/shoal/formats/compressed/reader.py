@@ -102,8 +102,8 @@ class Compressed(Format):
             if about is None:
                 scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
                 if scan.piece_samples is not None:
-                    msg = f"the content of this shard ({self.codec}) is compressed itself, or a table"
-                    raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
+                    msg = f"the content of this shard ({self.codec}) is itself compressed, or is a table"
+                    raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open the result")
                 about = About(scan.head, scan.notes)
                 borders.add(scan.sample_starts, scan.layout_crcs)
             content.read_to_end()

@@ -1,4 +1,4 @@
-"""Files of nothing but tokens, as language models are trained on: of nanoGPT, llm.c and Megatron-LM.
+"""Files of tokens for training language models: the files of nanoGPT, llm.c and Megatron-LM.
 
 - nanoGPT: tokens without a header, uint16 by convention.
 - llm.c and modded-nanogpt: 256 int32 of header (magic number, version, number of tokens), and the tokens.

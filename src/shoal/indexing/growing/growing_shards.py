@@ -123,7 +123,7 @@ SegmentIndexes = KnownSegments | SegmentsAhead
 
 
 def _passing(making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int]) -> PassingBytes | None:
-    """Return room for scanned bytes of remote shards in the cache of this machine, for a few segments."""
+    """Return space in this machine's cache for scanned bytes of a few segments; None for local shards."""
     if making.store.reads_ahead:
         return None
     sizes = np.array([info.num_bytes for info in making.infos], dtype=np.int64)[order]

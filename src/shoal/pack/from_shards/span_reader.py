@@ -263,7 +263,7 @@ def part_of(spec: WorkerSpec, first: int, stop: int) -> SpecPart:
 def _with_index(
     spec: WorkerSpec, opened: Opened, resolved: ResolvedOrder, index: Index, paths: tuple[str, ...]
 ) -> WorkerSpec:
-    """Return the spec with an index that has no file, and no columns that reading does not need."""
+    """Return the spec with an index in memory that has only the columns needed for reading."""
     columns = {name: column for name, column in index.columns.items() if name == RECORD_CRCS}
     index = replace(index, columns=columns, metadata={})
     check = opened.check.of_part(index, paths)

@@ -49,7 +49,7 @@ def documents_format(
     if not texts:
         if documents is not None:
             msg = f"{printed(source)}: samples of shards are the documents, but documents={documents!r} was requested"
-            raise UsageError(msg, hint="leave it out; it is for plain text (.txt)")
+            raise UsageError(msg, hint="leave out documents=, which is for plain text (.txt)")
         return None
     if documents == "line":
         codec = CODEC_OF_SUFFIX.get(splitext(texts[0])[1].lower())

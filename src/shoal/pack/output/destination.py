@@ -246,7 +246,7 @@ class Output:
                 return
             # An earlier attempt to finish may have died between this file and the index, and have skipped other inputs.
             if present not in self.journal.made_by_name(self.journal.records()).get(name, ()):
-                msg = f"{without_secrets(path)}: a file of this name is there already, which this packing has not made"
+                msg = f"{without_secrets(path)}: a file of this name exists that this packing did not write"
                 raise UsageError(msg, hint="move it, then finish again; nothing was committed")
 
     def commit(self, write: Callable[[UnfinishedObject], str], sizes: Mapping[str, int]) -> str:

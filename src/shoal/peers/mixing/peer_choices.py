@@ -144,7 +144,7 @@ class Interleave(EpochChoice):
             slowest = draws.index(max(draws))
             msg = f"stopping={self.stopping!r} waits for {lengths[slowest]} samples of a source with probability "
             msg += f"{self.shares(lengths)[slowest]:.2g}: an epoch takes about {draws[slowest]:.2g} draws"
-            raise UsageError(msg, hint="a larger probability, or leave out this source")
+            raise UsageError(msg, hint="give this source a larger probability, or leave it out")
 
     def _in_turn(self, lengths: Sequence[int]) -> SourcesInTurn:
         if self.stopping == "all_exhausted_without_replacement":

@@ -223,7 +223,7 @@ class MixRequest:
             msg += "its weight is 0, or too small to reach it within 2**62 positions"
             raise UsageError(msg, hint='set ends="first" or epoch_size=, or leave out that source')
         if (beyond := self.endless.first_position(lambda counts: (counts > sizes).any())) is None:
-            msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
+            msg = 'ends="first" needs a source that ends, but all weights become 0 before a source ends'
             raise UsageError(msg, hint='set epoch_size= or ends="forever"')
         # Whole runs, so that the runs of the next epoch begin with its batches.
         if beyond <= run:

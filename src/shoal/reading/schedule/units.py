@@ -76,7 +76,7 @@ class ChunkUnits(Units):
         self.num_units = len(table) << self.turn_bits
 
     def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:
-        """Return the unit of the chunk that holds each sample id, in its turn; O(log num_chunks) each."""
+        """Return the unit of each sample id: the chunk that holds the sample, in its turn; O(log num_chunks) each."""
         held_by = np.searchsorted(self._table.first_sample, ids, side="right") - 1
         return held_by + (chunks & (1 << self.turn_bits) - 1) * self._num_chunks
 
@@ -223,7 +223,7 @@ class RecordUnits(Units):
 
 
 class SpilledRecords:
-    """Empty reads of single samples from chunks that are kept decoded outside the shard; a unit is a sample id."""
+    """Samples of chunks that are kept decoded outside the shard: all reads are empty, and a unit is a sample id."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

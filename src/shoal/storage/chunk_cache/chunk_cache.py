@@ -120,7 +120,7 @@ class ChunkCache:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget that holds for all processes, as last seen by this one."""
+        """The budget of all processes, as last seen by this process."""
         return self._files.budget_bytes
 
     def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
@@ -374,7 +374,7 @@ def _clear_if_last(users: list[int], files: Claims) -> None:
 
 
 def _remove_folder(folder: int, path: str) -> None:
-    """Remove the folder, and then a directory made for it alone; stop at a directory that is not empty."""
+    """Remove the folder, then its parent if made for the folder alone; stop at a directory that is not empty."""
     datasets = os.open("datasets", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
         for name in filter(_DATASET.fullmatch, os.listdir(datasets)):

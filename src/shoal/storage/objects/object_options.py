@@ -103,7 +103,7 @@ def location_of(url: str) -> ObjectLocation:
 def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
     """Make a client for the bucket of ``location``; makes no request.
 
-    Raises `UsageError` if obstore is not installed, or does not know an option; no value is shown.
+    Raises `UsageError` if obstore is not installed, or does not know an option; the message shows no values.
     """
     try:
         from obstore import store as stores  # noqa: PLC0415  # optional

@@ -153,7 +153,7 @@ def whole_codec(config: Mapping[str, Any]) -> str:
         return ""
     if str(kind).partition(":")[0] != "zstd" or level not in (None, "chunk", *_LEVELS_INSIDE):
         msg = f"these chunks have compression {kind!r}, compression_level {level!r}, which shoal does not read"
-        raise UsageError(msg, hint=f"shoal reads zstd with the levels chunk, {' and '.join(_LEVELS_INSIDE)}")
+        raise UsageError(msg, hint=f"shoal reads zstd with compression_level chunk, {' and '.join(_LEVELS_INSIDE)}")
     return "" if level in _LEVELS_INSIDE else "zst"
 
 

@@ -41,11 +41,12 @@ _CUT_SHORT = "an unfinished copy? copy the shard again"
 
 
 class TFRecord(Format):
-    """The format of one record after another.
+    """The TFRecord format: one record after another.
 
-    If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
-    has the features of its record (see `shoal.formats.rows.tfrecord.tf_example.parse_example`). Otherwise, or with
-    ``examples=False``, it is ``{"record": bytes}``.
+    If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all records must be
+    examples, and a sample has the features of its record (see
+    `shoal.formats.rows.tfrecord.tf_example.parse_example`). Otherwise, or with ``examples=False``, a sample is
+    ``{"record": bytes}``.
 
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
     """
