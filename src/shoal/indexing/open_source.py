@@ -307,7 +307,7 @@ def format_of_index(index: Index, index_path: str, format: str | Format | None) 
     is_plain = isinstance(format, str) and options_in_name(format) is None
     if not is_plain and options_of(chosen) != options:
         msg = f"format={chosen.name!r} has {options_of(chosen)}, but the index {index_path} was made with {options}"
-        raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
+        raise IndexFileError(msg, hint="leave out format=, or make the index again with this format=")
     return format_named(index.format, options) if is_plain else chosen
 
 

@@ -94,7 +94,7 @@ class FollowedFiles(LiveSource):
         self._datasets.pop(name, None)
         self._fingerprints.pop(name, None)  # the complete file has another fingerprint
         cause = f"if {name} is still being written, read it later: follow(settle_seconds=60) or follow(marker='.done')"
-        error.hint = f"{cause}; once it is whole, go on with this stream, or a state of it from now. Else {error.hint}"
+        error.hint = f"{cause}. Once the file is complete, continue this stream or load its state. Else {error.hint}"
 
     def _end_file(self) -> None:
         self._reading = None

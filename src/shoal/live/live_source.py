@@ -17,7 +17,7 @@ class LiveCounters:
     """Counts since the dataset object was made.
 
     ``num_taken`` samples came from the source: ``num_samples`` were delivered, in ``num_batches``; a filter dropped
-    ``num_filtered``, and a function raised an error at ``num_failed``. After a resume, ``num_recalled`` samples were
+    ``num_filtered``, and functions raised errors for ``num_failed``. After a resume, ``num_recalled`` samples were
     read again or came from the contents of a state; ``num_lost`` could not be restored to the buffer. The stream waited
     ``num_waits`` times, ``wait_seconds`` in all. It began ``num_files`` files of a followed directory, and
     ``num_late_files`` came late: a file that sorts later had been read. The buffer now holds ``num_buffered``

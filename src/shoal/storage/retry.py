@@ -144,7 +144,7 @@ def retried(
             if passed_seconds + pause_seconds >= _LOG_AFTER_SECONDS:
                 _log_retry(error, action, attempt, passed_seconds, deadline_seconds)
             if control.pause(pause_seconds):
-                raise StoppedError(f"could not {action}: the stream was closed while this was tried again") from error
+                raise StoppedError(f"could not {action}: the stream was closed during a retry") from error
     raise AssertionError  # pragma: no cover - the loop has no end
 
 

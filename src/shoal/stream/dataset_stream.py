@@ -103,7 +103,7 @@ class Stream:
         first = resolved.first(spec.source)
         if batcher.makes_arrays and collate is not usual_collate:
             msg = "collate_fn= makes a batch of samples, but pack_sequences() makes the arrays itself"
-            raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
+            raise UsageError(msg, hint="leave out collate_fn=, and use map(function) after batch() to change batches")
         if partition.batched and not batcher.makes_arrays and collate is usual_collate:
             refuse_other_fields(first.opened, spec.stages)
         knows_end = not waits_for_little or batcher.counts_share or resolved.knows_end(cursor.epoch)

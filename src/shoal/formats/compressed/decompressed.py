@@ -181,7 +181,7 @@ class FrameBorders:
         return max(0, self.num_borders - 1)
 
     def rows(self) -> NDArray[np.int64]:
-        """Return the row of each frame's start and of the end, once all was read; shape (num_frames + 1, 3)."""
+        """Return the row of each frame's start and of the end, after all bytes are read; shape (num_frames + 1, 3)."""
         self._resolve(1 << 62)
         return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 3)
 

@@ -196,7 +196,7 @@ def head_of_pieces(pieces: CompressedPieces) -> dict[str, Any]:
 
 
 def may_cut(head: Mapping[str, Any]) -> WhereToCut:
-    """Return where to cut a shard to compare it with an index that keeps ``head`` of it."""
+    """Return where to cut a shard, so that the cuts match the index that has this ``head``."""
     return WhereToCut(at_ends="pieces" in head, inside_frames=isinstance(head.get("pieces"), Mapping))
 
 

@@ -180,7 +180,7 @@ def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, 
             file = normpath(join(dirname(name), str(row[_FILE_NAME])))
             wrong = f"two rows name {file}" if file in rows else ""
             if None in row or (None in row.values() and name.endswith(".csv")):
-                wrong = f"the row of {file} has another number of fields than there are columns"
+                wrong = f"the row of {file} has more or fewer fields than there are columns"
             if wrong:
                 raise ValueError(wrong)  # reported below
             rows[file] = {column: value for column, value in row.items() if column != _FILE_NAME}

@@ -148,7 +148,7 @@ def _window_length(length: object) -> int:
     except TypeError:
         number = 0
     if not 1 <= number <= _LONGEST:
-        msg = f"Tokens({length!r}): a window has at least one token and the one after it, and at most 2**40"
+        msg = f"Tokens({length!r}): a window must have from 1 to 2**40 tokens, and the token after them"
         raise UsageError(msg, hint="give the context length, 1024 for instance")
     return number
 

@@ -83,7 +83,7 @@ class SegmentsAhead:
 
     @property
     def num_made(self) -> int:
-        """Number of indexed segments, from the first on; reading it begins nothing."""
+        """Number of segments indexed so far; this property starts no indexing."""
         return 0 if self._ahead is None or self._pid != os.getpid() else self._ahead.num_made
 
     def begin(self, me: JobRank | None) -> None:
@@ -232,7 +232,7 @@ class GrowingShards:
 
     @property
     def summary(self) -> str:
-        """Number and format of the shards, and number of indexed segments, for messages; it begins no indexing."""
+        """Number and format of the shards, and number of indexed segments, for messages; starts no indexing."""
         shards = self.shards
         if isinstance(shards, Opened):
             return f"{shards.index.num_samples:,} samples of {shards.index.num_shards:,} {shards.index.format} shards"

@@ -65,7 +65,7 @@ class IndexPlace:
         self.store.close()  # drops cached facts about the object
         if bytes(self.store.map(self.path)) != b"".join(bytes(buffer) for buffer in data):
             msg = f"{without_secrets(self.path)}: another index has been written here while this job was under way"
-            raise UsageError(msg, hint="plan the job again to replace it; or take it as it is")
+            raise UsageError(msg, hint="plan the job again to replace that index, or use that index")
 
     def _put(self, data: list[Any], scratch: str) -> bool:
         """Write the object if it has not changed since the plan; return True if written."""

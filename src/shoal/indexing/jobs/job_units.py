@@ -109,7 +109,7 @@ class UnitParts:
 
     @_noting_failure
     def begin(self, *, keep_seconds: float) -> None:
-        """Begin the job, or go on with it; remove jobs that have written nothing for ``keep_seconds``, even this job.
+        """Begin or continue the job; remove jobs (even this job) that have written nothing for ``keep_seconds``.
 
         One listing of the directory, and one write.
         """

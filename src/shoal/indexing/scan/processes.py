@@ -153,7 +153,7 @@ def _header_of_exit(status: int, task: ScanTask) -> dict[str, Any]:
         hint = f"out of memory? Try fewer workers ({WORKERS_VARIABLE}=1); finished shards are not scanned again"
     else:
         how = f"ended with exit status {status}"
-        hint = f"its own message is above; {WORKERS_VARIABLE}=0 scans without worker processes"
+        hint = f"the message of the process is above; {WORKERS_VARIABLE}=0 scans without worker processes"
     message = f"{task.path}: the process that scanned this shard {how}"
     return {"kind": "error", "type": "ShoalError", "args": [message], "known": {"message": message, "hint": hint}}
 

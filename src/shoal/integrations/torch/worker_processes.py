@@ -190,7 +190,7 @@ class Workers:
 
 
 class WorkerBatches:
-    """The batches of one pass, from worker processes, which ``stay`` for further passes.
+    """The batches of one pass, made by worker processes; if ``stay``, the processes go on to the next pass.
 
     For filled batches, workers make parts; the receiver cuts batches from the parts, and ``finish`` converts them.
     """

@@ -169,7 +169,7 @@ class Journal:
         self._store.put(self._path(f"{key}-{self._plan}{_GROUP}"), data)
 
     def group(self, key: str) -> tuple[int, Callable[[int, int], Buffer]] | None:
-        """Return the number of bytes of merged parts, and a function that reads a range; None if there are none."""
+        """Return the number of bytes of merged parts, and a function that reads a range; None without parts."""
         path = self._path(f"{key}-{self._plan}{_GROUP}")
         info = self._store.find(path)
         return None if info is None else (info.num_bytes, partial(self._store.read_range, path))

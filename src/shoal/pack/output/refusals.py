@@ -71,8 +71,8 @@ def failures_in(skipped: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 
 def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
-    """Return the error of a run that may not skip inputs, for a shard of a run that did and might just commit it."""
-    msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
-    msg += f"them {skipped[0][0]}"
+    """Return the error of a run that may not skip inputs, for a shard that another run made with skipped inputs."""
+    msg = f"{without_secrets(path)}: another run has made this shard without {counted(len(skipped), 'input')}; "
+    msg += f"the first is {skipped[0][0]}"
     hint = "on_error='skip' accepts this shard; `shoal pack --clean` removes an unfinished packing"
     return UsageError(msg, hint=hint)

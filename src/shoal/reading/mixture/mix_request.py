@@ -39,8 +39,8 @@ class SourceRequest:
     """One source of a mixture: a dataset with its order (None as stored), or another mixture.
 
     A sample has ``mean_bytes`` decoded on average, the largest extent ``extent_bytes``. ``stored``, ``sampling`` and
-    ``delivered`` are as in `ResolvedOrder`. ``mean_tokens`` counts if weights are shares of tokens. ``renumbering`` is
-    the order of a stretch of samples if sequences have taken some before others.
+    ``delivered`` are as in `ResolvedOrder`. ``mean_tokens`` is used if weights are shares of tokens. ``renumbering``
+    is the new order of some samples if sequences have used later samples first.
     """
 
     name: str
@@ -122,7 +122,7 @@ class MixRequest:
         """The source of every position, where sources carry on from one epoch to the next."""
         for source in self.sources:
             if isinstance(source.request, MixRequest) and source.request.varies:
-                msg = f"epochs of the mixture {source.name!r} differ in length, so it has no rounds to be mixed in"
+                msg = f"epochs of the mixture {source.name!r} differ in length, but mixing needs rounds of equal length"
                 choice = type(source.request.choice).__name__
                 hint = f"leave out choice={choice}(...), or nest the mixture in a mixture with the same choice="
                 raise UsageError(msg, hint=hint)
@@ -136,7 +136,7 @@ class MixRequest:
 
     @property
     def own_choice(self) -> Choice:
-        """The choice, if it is not of another library."""
+        """The choice of sources; only for choices that are not copied from another library."""
         return cast("Choice", self.choice)
 
     @property

@@ -52,7 +52,7 @@ class ReadBuffer:
             return view
 
     def put(self, part: Request, data: bytes) -> bytes:
-        """Copy the bytes of a part here and return b"", or return them if another thread has claimed it."""
+        """Copy the bytes of a part here and return b""; return the bytes if another thread has claimed the part."""
         view = self.claim(part)
         if view is None:
             return data

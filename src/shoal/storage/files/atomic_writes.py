@@ -25,11 +25,11 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
-    """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing.
+    """Write the buffers, one after another, to the file ``path``: readers see the whole new file, or the old file.
 
-    Creates missing directories. ``durable``: the bytes are on the disk before the name is, so after a crash of the
-    machine there is the old file or the new one. Otherwise there is no wait, and some file systems leave an empty file.
-    On failure (`OSError`) no temporary file stays behind; after a kill one may, hidden and ending in ``.tmp``.
+    Creates missing directories. With ``durable``, the bytes reach the disk before the name, so after a crash of the
+    machine the old or the new file exists. Without ``durable``, no write waits for the disk, and a crash may leave an
+    empty file. A failure (`OSError`) leaves no temporary file; a kill may leave a hidden file that ends in ``.tmp``.
     """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{_temporary_name(path)}")

@@ -241,7 +241,7 @@ class _PassingStore(StoreWrapper):
 
 
 class _NotedStore(_PassingStore):
-    """A store whose reads are left in files."""
+    """A store that keeps the bytes of its reads in files."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         info = self.stat(path)

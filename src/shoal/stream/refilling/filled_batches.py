@@ -239,7 +239,7 @@ class BatchFiller(Iterator[Any]):
         return self.num_ready >= self._size
 
     def _num_rows(self) -> int:
-        """Take parts until a batch is full, and return its rows: fewer in the last batch; then end."""
+        """Take parts until a batch is full, and return its number of rows; StopIteration after the last batch."""
         while not self.is_full and (part := next(self._parts, None)) is not None:
             self.add(part)
         if not self.is_full:
