@@ -252,7 +252,7 @@ def _run_like(arguments: argparse.Namespace) -> int:
     """Compare orders with a window at equal memory, without a dataset."""
     if arguments.source:
         msg = f"--like compares orders without a dataset, but {arguments.source[0]} was given"
-        raise UsageError(msg, hint="leave it out: --num-samples and --shards describe the dataset")
+        raise UsageError(msg, hint="leave out the dataset: --num-samples and --shards describe it")
     if arguments.num_samples is None or arguments.shards is None:
         raise UsageError("--like needs the size of the dataset", hint="--num-samples 10000000 --shards 2000")
     if arguments.shards > arguments.num_samples:

@@ -54,7 +54,7 @@ _OF_AN_INDEX = {
     "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
     "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
 }
-_OWN = "a format of your own is given as format=Class(), or `--format module:Class` in a shell, or comes by a package"
+_OWN = "pass your own format as format=Class(), or as `--format module:Class` in a shell, or register it in a package"
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 

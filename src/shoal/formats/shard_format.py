@@ -170,8 +170,8 @@ class About(NamedTuple):
 class Format(ABC):
     """One shard format: the base class of all formats.
 
-    A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else has a default, which
-    fits a format without that ability; an attribute such as `has_columns` declares an ability.
+    A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else is optional: an
+    attribute such as `has_columns` declares an ability, and the defaults fit a format without the ability.
     """
 
     name: str
@@ -309,7 +309,7 @@ class Format(ABC):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
 
-        Raises as `parse` of its bytes does.
+        Raises the same errors as `parse`.
         """
         raise NotImplementedError  # nobody calls it: spilled_as is empty here
 

@@ -216,7 +216,7 @@ class _Clock:
         return self.cost(work, self.paces[1], _USUAL_PROCESSORS).seconds
 
     def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
-        """Return the cost of work. Threads take turns, except at decompression; so do the threads of a remote scan."""
+        """Return the cost of work. Threads, also those of a remote scan, take turns except at decompression."""
         num_shards = max(1, self.num_shards)
         remote = 0
         if not self.is_local:

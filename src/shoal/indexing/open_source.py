@@ -355,8 +355,8 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, sourc
         num_bytes = sum(infos[shard].num_bytes for shard in suspects)
         cost = f"{num_bytes:,} bytes" if index.extent_checksum is not None else f"up to {num_bytes:,} bytes"
         text = (
-            "%d of %d shards differ in size or time from %s (the first is %s): each machine scans them again before "
-            "their use, and reads %s for it; `%s` writes their sizes and times into the index"
+            "%d of %d shards differ in size or time from %s (the first is %s): each machine scans these shards again "
+            "before use, and reads %s; `%s` writes the new sizes and times into the index"
         )
         first, repair = infos[suspects[0]].path, _repair_command(source, index_path)
         _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)

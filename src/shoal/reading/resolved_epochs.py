@@ -321,7 +321,7 @@ class Piecewise(NamedTuple):
 
 
 class Pieces(Generic[PartT]):
-    """The pieces of an epoch in turn: one here; subclasses have several, and wait for them."""
+    """The pieces of an epoch in turn: a single piece; subclasses have several pieces, and wait until each is ready."""
 
     is_ready = True
     """True if the first piece is ready."""
@@ -330,7 +330,7 @@ class Pieces(Generic[PartT]):
         self._whole = whole
 
     def upto(self, position: int, *, read_before: int) -> Piece[PartT]:  # noqa: ARG002
-        """Return a piece with this position, waiting until it can be read; earlier than ``read_before`` all is done."""
+        """Return a piece with this position, once it can be read; positions before ``read_before`` are done."""
         return self._whole
 
     def whole(self) -> Piece[PartT]:

@@ -118,8 +118,8 @@ def retried(
     The text ``what``, or its result if it is a function, ends the sentence "could not ...", without secrets. The
     deadline counts from ``began_seconds`` (`time.monotonic`), if given, and else from now.
 
-    Raises a final `StorageError` at once, or when it has come, with the same evidence, as often as it is worth
-    attempts; after the deadline, a final error with the number of attempts, chained to the last error.
+    A final `StorageError` is raised once it has occurred ``worth_attempts`` times with the same evidence, usually at
+    once. After the deadline, a final error with the number of attempts is raised, chained to the last error.
     """
     control = _thread_state.control
     deadline_seconds = rule.deadline_seconds if control.deadline_seconds is None else control.deadline_seconds

@@ -45,7 +45,7 @@ def repair_index(
     """
     path, index_store = dataset.index_path, dataset.index_store
     if path is None or index_store is None:
-        msg = "there is no index file beside these shards that could be written"
+        msg = "there is no index file to repair beside these shards"
         raise UsageError(msg, hint="`shoal index` makes one")
     if output is None and scheme_of(path) in ("http", "https"):
         msg = f"{path}: the index cannot be written here: nothing is written over http"

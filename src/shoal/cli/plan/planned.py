@@ -224,7 +224,7 @@ def _growing_facts(quality: GrowingQuality) -> dict[str, Any]:
 
 
 def _within(bytes_due: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """Return the bytes received by a node within its limit: excess bytes move later, and at the end earlier.
+    """Return the bytes received by a node within its limit: excess bytes move to later times, or to earlier at the end.
 
     >>> _within(np.array([9.0, 1.0, 1.0, 5.0]), 4.0).tolist()
     [4.0, 4.0, 4.0, 4.0]

@@ -186,7 +186,7 @@ class FrameBorders:
         return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 3)
 
     def _resolve(self, before: int) -> None:
-        """Compute the rows of frame ends below ``before``; all of them are known."""
+        """Compute the rows of frame ends below ``before``; these frame ends must be known."""
         ends = self._content.members.content_ends
         num_done = len(self._rows) // 3
         stop = bisect_left(ends, before)

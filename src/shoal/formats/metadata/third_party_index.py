@@ -78,7 +78,7 @@ def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
     """Return the error for samples that contradict a third-party index; it is not damage that may be skipped."""
-    msg = f"{shard}, byte {byte}: {what}; the index was made from another tool's index, which is wrong"
+    msg = f"{shard}, byte {byte}: {what}; the index was made from a wrong index of another tool"
     return IndexFileError(msg, hint="remove the .idx beside the shard, and run `shoal index` on the shards")
 
 

@@ -116,7 +116,7 @@ class Tokens(Format):
 
 
 def options_in_name(name: str) -> dict[str, Any] | None:
-    """Return the options in a name, for the command line and mixture files; None if it has none.
+    """Return the options in a name, for the command line and mixture files; None if the name has no options.
 
     >>> options_in_name("tokens:1024"), options_in_name("tokens:1024:int32"), options_in_name("tokens")
     ({'length': 1024}, {'length': 1024, 'dtype': 'int32'}, None)

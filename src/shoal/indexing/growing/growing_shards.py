@@ -63,10 +63,10 @@ class KnownSegments:
 
 
 class SegmentsAhead:
-    """Segments of shards without an index; a thread of each process that uses them indexes ahead.
+    """Segments of shards without an index; each process that uses the segments has a thread that indexes ahead.
 
-    ``traffic`` counts the scans of this process alone; ``passing`` are the bytes that scans leave for the stream, None
-    if they leave none. A pickled or forked copy starts again, with the parts that processes of the machine have left.
+    ``traffic`` counts the scans of this process alone; ``passing`` has the bytes that scans store for the stream, None
+    if scans store no bytes. A pickled or forked copy starts again, with the parts stored by processes of the machine.
     """
 
     def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int]) -> None:

@@ -188,7 +188,7 @@ class SegmentJob:
             self._whole = kept[0]
         if self._whole is None and not segment:
             size = format_bytes(sum(task.num_bytes for task in self._permuted[:stop]))
-            text = "%s: the first batch comes when %d of %d shards are indexed, of %s"
+            text = "%s: the first batch comes when %d of %d shards are indexed (%s)"
             _log.info(text, self._source, stop, len(self._order), size)
         while self._whole is None:
             units = self._begun()

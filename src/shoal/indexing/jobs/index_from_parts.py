@@ -171,7 +171,7 @@ class IndexUnits:
         return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in parts)
 
     def common_metadata(self, part: Index) -> dict[str, Any]:
-        """Return the metadata of a part that all parts share."""
+        """Return those metadata of a part that are equal in all parts."""
         return {name: value for name, value in part.metadata.items() if name != _NUM_HASHED}
 
     def part(self, number: int) -> Index | None:

@@ -130,7 +130,7 @@ class SourceSchedule:
     def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
         """Return the first position, up to 2^62, with counts that meet a condition; None without such a position.
 
-        The condition must be monotone: larger counts meet it, too. O(num_sources * log(position)), for a single
+        The condition must be monotone: larger counts meet it as well. O(num_sources * log(position)), for a single
         condition on all sources.
         """
         end = 1

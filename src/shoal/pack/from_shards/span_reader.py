@@ -41,7 +41,7 @@ class SpanReader:
 
     The stages of ``spec`` end with `Numbered`. With ``needs_keys``, samples without a key get their number as key;
     ``renamed`` maps fields to new names. A pickled reader goes to other processes of any machine, and reads each span
-    independently. ``first_id`` is the number of its first sample in the source, for a part of the source.
+    independently. If the reader has only a part of the source, ``first_id`` is the number of its first sample.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ class Interleave(EpochChoice):
         if shares is not None and 0 in shares and self.stopping != "first_exhausted":
             msg = f"the source {names[shares.index(0)]!r} has probability 0 and never ends; "
             msg += f"stopping={self.stopping!r} would wait forever"
-            raise UsageError(msg, hint='stopping="first_exhausted", or leave out this source')
+            raise UsageError(msg, hint='set stopping="first_exhausted", or leave out this source')
         return replace(self, probabilities=shares)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:

@@ -143,5 +143,5 @@ def _node_lengths(num_samples: int, shape: BatchShape) -> NDArray[np.int64]:
 def _whole(num_batches: int) -> int:
     if not num_batches:
         msg = "a stream has too few samples for a single batch"
-        raise UsageError(msg, hint="a smaller batch_size, or more samples of this stream")
+        raise UsageError(msg, hint="set a smaller batch_size, or give this stream more samples")
     return num_batches

@@ -1,7 +1,7 @@
 """Changes of the weights of a mixture at given sequences: the order of every epoch, and the changes in a state.
 
-Sequences before a change stay as they are. They hold documents from all over a block. So each source goes on with the
-documents that the block has not used, at the new weights.
+Sequences before a change stay as they are. These sequences hold documents from all over a block. So each source goes on
+with the documents that the block has not used, at the new weights.
 """
 
 from __future__ import annotations

@@ -114,13 +114,13 @@ class UnitReaders(Protocol):
         """Announce the next reads, in order, and return a promise for each."""
 
     def records(self, read: UnitRead, promise: Any) -> Records:
-        """Return the samples of a read, which is in use from now on; raise if it failed."""
+        """Mark a read as in use and return its samples; raise the error of a failed read."""
 
     def read_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
         """Write the bytes of a read into a buffer, unparsed."""
 
     def close(self) -> None:
-        """Stop; no thread is left when this returns, unless its request gets no response for half a second."""
+        """Stop all threads; only a thread whose request gets no response for half a second may outlive this call."""
 
 
 class SlicedUnits(Units):

@@ -148,7 +148,7 @@ class ChunkCache:
         return fetch()
 
     def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """Drop the cached bytes and `read` again: they are as stored, and yet wrong."""
+        """Drop the cached bytes and `read` again: the cached bytes equal the stored bytes, but are wrong."""
         if not self._files.is_disabled:
             try:
                 self._files.drop(self._name(key))
@@ -157,11 +157,11 @@ class ChunkCache:
         return self.read(key, num_bytes, fetch)
 
     def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
-        """Return the part of a decoded piece that holds a sample, by its number in the piece; ``spill`` decodes it.
+        """Return the part of a decoded piece that holds its sample number ``sample``; ``spill`` decodes the piece.
 
         Without ``spill`` the part is only looked up. As in `read`, one process decodes, and the others wait as long as
-        its file grows. ``expected_bytes`` is the approximate size of the file; more space is reserved as it grows. None
-        if the cache is full of chunks in use, or has failed. An error of ``spill`` is raised.
+        the file grows. ``expected_bytes`` is the approximate size of the file; more space is reserved as the file
+        grows. Returns None if the cache is full of chunks in use, or has failed. An error of ``spill`` is raised.
         """
         name = self._name(key)
         outcome: SpilledPart | Claim | None = None

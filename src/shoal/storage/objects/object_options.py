@@ -185,9 +185,9 @@ def _add_profile(config: dict[str, Any], requested: str | None) -> Any:
     """Complete ``config`` from a profile of the AWS tools (``~/.aws``), which obstore does not read.
 
     The profile is ``requested``, else $AWS_PROFILE, else "default". Credentials in ``config`` take precedence over a
-    profile; unless a profile is requested, so do credentials in the environment. Keys in a profile are used directly.
-    boto3 exchanges other entries for keys (single sign-on, a role, a command): then this returns a credential provider,
-    else None.
+    profile; credentials in the environment take precedence over a profile that is not requested. Keys in a profile are
+    used directly. For other entries (single sign-on, a role, a command), returns a credential provider, which uses
+    boto3; otherwise returns None.
     """
     name = requested or os.environ.get("AWS_PROFILE") or "default"
     profile = _read_profile("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")

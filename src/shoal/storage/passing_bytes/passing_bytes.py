@@ -298,7 +298,7 @@ class _ServedStore(_PassingStore):
 
 
 def _by_way_of(passing: PassingBytes, store: Store, kind: type[_PassingStore]) -> Store:
-    """Wrap the store inside of its retries; return a local one as it is."""
+    """Wrap the store, beneath its retries if it has any; return a local store unchanged."""
     if store.reads_ahead:
         return store
     if isinstance(store, RetryingStore):

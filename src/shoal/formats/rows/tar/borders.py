@@ -57,10 +57,10 @@ def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int
 
 
 def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
-    """Return the first sample in a buffer with the key of the sample before, and that key; None if there is none.
+    """Return the first sample that has the key of the previous sample, and the key; None if there is no such sample.
 
-    ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample
-    count as the next one; `BEHIND_BYTES` suffice. About 1 us a sample.
+    ``starts`` are offsets in the buffer, shape (num_samples + 1,). Bytes after the last sample count as the next
+    sample; `BEHIND_BYTES` suffice. About 1 us a sample.
     """
     borders = np.asarray(starts, dtype=np.int64)
     if len(buffer) < starts[-1] + BLOCK_BYTES:
