@@ -83,8 +83,8 @@ def joined(
 ) -> Index:
     """Concatenate indexes, in their order; O(extents + samples).
 
-    The result equals `assemble` of the scans of all shards. ``columns`` replace the columns of the parts, which are
-    joined by name. Checksums are kept if all parts have them, and so are sample sizes, for up to 10^8 samples. Raises
+    The result equals `assemble` of the scans of all shards. Columns of the parts are joined by name, unless ``columns``
+    replaces them. Checksums, and sample sizes for up to 10^8 samples, are kept if all parts have them. Raises
     `UsageError` if there is no index, formats differ, or an index lacks a column of another index.
     """
     formats = sorted({index.format for index in indexes})

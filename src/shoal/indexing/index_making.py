@@ -84,7 +84,7 @@ class IndexMaking:
 
     @cached_property
     def path(self) -> str:
-        """The file of the index in the cache of this machine; its name depends on everything that the index does."""
+        """The file of the index in the cache of this machine; its name depends on all inputs of the index."""
         source, format = self.what.source, self.format  # noqa: A001
         shards = [(info.path, info.num_bytes, info.version) for info in self.infos]
         words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), self.extent_bytes, source.names]

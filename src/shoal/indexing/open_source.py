@@ -262,7 +262,7 @@ class _Opening:
         infos = find_all(paths, self.store)
         if missing := [shard for shard, info in zip(paths, infos, strict=True) if info is None]:
             msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
-            raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
+            raise StorageError(msg, hint="if the shards are elsewhere, open the shards with index=FILE")
         opened = self.opened(index, paths, chosen, path)
         _compare(opened, [info for info in infos if info is not None], path, self.source)
         return opened

@@ -196,11 +196,11 @@ class FollowedFiles(LiveSource):
             return
         self._counters.num_late_files += len(late)
         others = f" and {counted(len(late) - 1, 'other file')}" if late[1:] else ""
-        where = f"{late[0].name}{others} came late: {self._at.name} was read before, and sorts after it"
+        where = f"{late[0].name}{others} came late: {self._at.name} sorts after this file, and was read before"
         if self._sharing.world_size > 1:
-            msg = f"{printed(self._spec.source)}: {where}; ranks would read it at different times"
+            msg = f"{printed(self._spec.source)}: {where}; ranks would read the late file at different times"
             raise SourceError(msg, hint='give files names that ascend, or follow(order="mtime")')
-        warnings.warn(f"{where}; it is read next", stacklevel=2)
+        warnings.warn(f"{where}; the late file is read next", stacklevel=2)
         self._behind += late
 
     def _is_late(self, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Retries of transient failures, with growing, random pauses, until a deadline.
 
 Each pause is drawn at random from zero to a bound that doubles ("full jitter"): clients that failed together must not
-come back together. The owner of a thread sets with `retry_control` how pauses end, so that closing a stream does not
+come back together. With `retry_control`, the owner of a thread sets how pauses end, so that closing a stream does not
 wait for a server that is down, and where retries are counted. Retries that take more than a few seconds are logged.
 
 References
@@ -216,7 +216,7 @@ class RetryingStore(StoreWrapper):
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
         """Write the whole object if the stored object is ``replaces``; return True if written.
 
-        If the answer to the first attempt was lost, a later attempt may find the object already written: so it compares
+        If the response to the first attempt was lost, a later attempt may find the object already written, and compares
         the bytes.
         """
         num_tries = 0

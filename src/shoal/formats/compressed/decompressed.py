@@ -1,7 +1,7 @@
 """The content of a compressed shard, decompressed while it is read forward, and the borders of its frames.
 
-A scan of the inner format reads ascending ranges. Content before the latest of them is released, so that some MiB are
-held of content of any size.
+A scan of the inner format reads ascending ranges. Content before the latest range is released, so only some MiB are in
+memory, whatever the size of the content.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records: samples with borders of their own, each decoded from its bytes alone, as in most formats.
 
-Such a format finds the borders (`borders_in`) and defines how the bytes of one sample are decoded; `CutRecords` does
-the rest: it hands out samples by number and adds positions to errors.
+Such a format finds the borders (`borders_in`) and defines how the bytes of one sample are decoded; `CutRecords`
+hands out samples by number and adds positions to errors.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 @dataclass(frozen=True)
 class Unindexed:
-    """Shards without an index, and the way to make it; ``open_with`` opens some shards with their index."""
+    """Shards without an index, and the description of how to index them; ``open_with`` opens some indexed shards."""
 
     making: IndexMaking
     open_with: Callable[[Index, Sequence[str], Format, str | None], Opened]

@@ -26,13 +26,13 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
     shard = next((name for name in present if name.lower().endswith(suffixes)), None)
     if shard is not None:
         msg = f"{without_secrets(url)}: there are shards already, such as {shard}"
-        raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
+        raise UsageError(msg, hint="pack into a new directory: the new index would hide the existing shards")
 
 
 def manifest_there(url: str) -> UsageError:
     """Return the error for a manifest: MDS shards would overwrite it, and it would hide other shards."""
     msg = f"{without_secrets(url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
-    return UsageError(msg, hint="pack into a directory of its own, or move that file")
+    return UsageError(msg, hint="pack into a new directory, or move that file")
 
 
 def other_plan(url: str, recorded: object, settings: Mapping[str, Any]) -> UsageError:

@@ -46,7 +46,8 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
     """The format ``"shoal"`` of Spark's tables.
 
     Reading gives the samples of a dataset in stored order, by spans of about ``partition_bytes`` (128 MiB). Tables and
-    MDS tell their columns; otherwise, the first 1000 samples do, and a later sample with another field is an error.
+    MDS shards list their columns; otherwise, the first 1000 samples determine the columns, and a later sample with
+    another field is an error.
     ``.schema(...)`` names columns instead, and leaves out other fields. Fields of a tar are bytes, unless the option
     ``decode`` is ``true``.
 

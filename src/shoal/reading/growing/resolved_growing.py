@@ -189,7 +189,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return growing.identity_of(growing.num_segments if needs_all else growing.num_segments_of(position))
 
     def check_loaded(self, num_segments: int) -> None:
-        """Raise `StateError` if the loaded state is of other samples; with fewer segments this is unknown."""
+        """Raise `StateError` if the loaded state has other samples; no error while too few segments are indexed."""
         if not self.loaded:
             return
         size = self.growing.num_segments

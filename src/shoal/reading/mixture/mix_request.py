@@ -196,11 +196,11 @@ class MixRequest:
         source, most = self.sources[number], (self.max_repeats or {})[self.names[number]]
         msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
         msg += f"{source.num_samples} samples are used up at {where}"
-        hint = "a smaller weight, or a larger max_repeats="
+        hint = "set a smaller weight, or a larger max_repeats="
         if self.is_counted:
-            hint = "a smaller number of its samples, or a larger max_repeats="
+            hint = "take fewer samples of this source, or set a larger max_repeats="
         elif most_samples:
-            hint = f"a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less"
+            hint = f"set a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less"
         raise UsageError(msg, hint=hint)
 
     def exhausted_at(self) -> dict[str, int | None]:

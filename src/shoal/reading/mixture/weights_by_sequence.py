@@ -36,7 +36,7 @@ def weights_behind(documents: ResolvedMixture, epoch: int, opened: OpenBlock) ->
 def documents_behind(
     documents: ResolvedMixture, epoch: int, opened: OpenBlock, weights: Mapping[str, int]
 ) -> ResolvedMixture:
-    """Return the mixture that goes on at other weights with the documents that were not used before.
+    """Return the mixture of the documents that were not used before, at other weights.
 
     Raises `UsageError`: the weights of the documents change later, or only some of their positions are delivered.
     """

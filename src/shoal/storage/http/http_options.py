@@ -14,8 +14,8 @@ from shoal.hints import did_you_mean
 from shoal.storage.urls import secrets_in
 
 PROXY_HINT = (
-    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: a proxy is named by "
-    "http://; without pycurl, by https:// only where it is asked for http"
+    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: the URL of a proxy "
+    "begins with http://; with https://, install pycurl, or request only http:// URLs"
 )
 
 

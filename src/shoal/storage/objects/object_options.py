@@ -122,7 +122,7 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
             raise
         reason = scrubbed(str(error).partition("\n\nDebug source")[0], options)
         msg = f"storage_options for {location.root}: {reason}"
-        raise UsageError(msg, hint="see docs/guides/remote-data.md for what they may hold") from None
+        raise UsageError(msg, hint="docs/guides/remote-data.md lists the options") from None
 
 
 def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:

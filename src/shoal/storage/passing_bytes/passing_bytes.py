@@ -107,7 +107,7 @@ class PassingBytes:
                 _log.debug("scanned bytes of %s cannot be removed (%s)", path, error)
 
     def close(self) -> None:
-        """Read and leave nothing more; the last process that has the directory open removes all files."""
+        """Stop reading and writing files; the last process that has the directory open removes all files."""
         self._is_usable = False
         self._finalizer()
 
@@ -230,7 +230,7 @@ class _Shard(NamedTuple):
 
 
 class _PassingStore(StoreWrapper):
-    """A remote store read by way of ``passing``; pickles with both."""
+    """A remote store that is read through ``passing``; a pickle contains the store and ``passing``."""
 
     def __init__(self, store: Store, passing: PassingBytes) -> None:
         super().__init__(store)

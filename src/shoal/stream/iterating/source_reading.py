@@ -94,7 +94,7 @@ def _span_of(
 ) -> ReadSpan:
     """Return the span with the samples of all parts; a mark replaces each sample that is not read.
 
-    Samples of several parts must not be taken before they are due: one in each run.
+    With several parts, each run has one sample, so that no sample is taken before it is due.
     """
     merged = runs[0]
     if len(runs) > 1:

@@ -115,7 +115,7 @@ class Delimited(Format):
         if is_all:
             return None
         msg = f"the first {_NAMES_LIMIT_BYTES} bytes hold no whole record that could name the columns"
-        hint = "this is not a delimited file; or, if it has no names, give Delimited(columns=[...]) as format="
+        hint = "is this a delimited file? If its columns have no names, pass format=Delimited(columns=[...])"
         raise ShardError(msg, shard=shard, byte=begin, hint=hint)
 
     def _names_in(self, record: bytes, byte: int, shard: str) -> list[str]:

@@ -135,7 +135,7 @@ def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]
 
 
 def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Any:
-    """Decode an array; its type and shape precede it if the encoding does not give them."""
+    """Decode an array; if the encoding lacks the type or the shape, this precedes the values."""
     at = int(kind is None)
     if len(data) < at + (shape is None):
         raise ValueError("an array ends before its type and shape")
