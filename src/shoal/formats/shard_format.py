@@ -56,10 +56,10 @@ class ColumnRecords(Protocol):
 class Span(NamedTuple):
     """Some consecutive samples of one shard, as the index knows them: passed to `Format.parse` with their bytes.
 
-    ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in it, and ``head`` what `Format.scan`
-    kept of it. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None if the index does not
-    keep them: for pieces, and in very large datasets, where a format finds them itself. A plain tuple, since one is
-    created for every chunk.
+    ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in the shard, and ``head`` the head
+    from `Format.scan`. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None if the index has
+    no offsets: for pieces, and in very large datasets, where the format finds the offsets. A span is a plain tuple,
+    since every chunk creates a span.
     """
 
     shard: str

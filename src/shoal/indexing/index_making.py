@@ -174,7 +174,7 @@ class IndexMaking:
     def part_directories(self) -> list[tuple[str, Store]]:
         """Return the directories, with stores, in which ranks can exchange parts of the index: the best first.
 
-        Parts have checksums, so a part that a crash of the machine has torn is made again.
+        Parts have checksums, so a part that was half written when the machine crashed is made again.
         """
         directories = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore(durable=False)))]
         if self.common is not None:

@@ -193,7 +193,7 @@ def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
 
 
 def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
-    """Read a whole object; raises `SourceError` if it has more than ``limit_bytes``, or is a pointer to them."""
+    """Read a whole object; raises `SourceError` if it exceeds ``limit_bytes``, or is only a pointer to the content."""
     if info.num_bytes > limit_bytes:
         msg = f"{info.path}: this file has {info.num_bytes} bytes, and shoal reads at most {limit_bytes}"
         raise SourceError(msg, hint="name the shards by a glob")

@@ -253,7 +253,7 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
     options, shares = stream.spec.reading, stream.partition
     if shares.remainder == "keep":
         rest = f"remainder='keep' may leave less than {shares.global_batch}"
-        hint = 'batch(..., remainder="drop"), or "pad", which fills the last one with repeats and marks them'
+        hint = 'set batch(..., remainder="drop"); or "pad", which fills the last batch with marked repeats'
         raise UsageError(f"with sharding= all batches have one shape, but {rest}", hint=hint)
     if stream.spec.filters or options.leaves_out:
         msg = "with sharding= all batches have one shape, but filter() or reading() leaves samples out"

@@ -128,7 +128,7 @@ def _with_known_columns(
         new = [name for name, samples in zip(repaired.shard_names, now, strict=True) if samples not in known]
         msg = f"the index was left as it is: it has the columns {', '.join(own)}, and their values for the new samples "
         msg += f"of {counted(len(new), 'shard')}, the first of {new[0]}, are unknown"
-        hint = "`shoal index --columns` reads columns from samples; `shoal index --output FILE` makes an index without"
+        hint = "`shoal index --columns` reads columns from samples; `shoal index --output FILE` writes none"
         raise UsageError(msg, hint=hint)
     columns = {}
     if RECORD_CRCS in old.columns and (crcs := record_checksums(repaired, paths, store=store)) is not None:

@@ -99,7 +99,7 @@ class DecompressedContent:
     def _release(self, first_byte: int) -> None:
         """Release the content before ``first_byte``."""
         if first_byte < self.first_byte:
-            raise ValueError(f"byte {first_byte} of the content was released: it is held from {self.first_byte} on")
+            raise ValueError(f"byte {first_byte} of the content was released; bytes from {self.first_byte} on are left")
         del self._held[: first_byte - self.first_byte]
         self.first_byte = first_byte
 

@@ -37,13 +37,14 @@ _NO_DOCUMENTS = "only the .idx of Megatron-LM says where documents begin; Tokens
 class Tokens(Format):
     """The format of files of tokens (``.bin``): nanoGPT, llm.c, modded-nanogpt, Megatron-LM; a sample has ``tokens``.
 
-    ``Tokens(1024)`` gives windows of 1,025 tokens, inputs and targets: one begins every 1,024, so each token but the
-    first of a file is a target once. Documents begin and end anywhere in them. The tokens at the end of a file that
-    fill no window are left out and counted in the index, as ``tokens_left_over``. ``Tokens()`` gives the documents of
-    Megatron-LM, with the column ``num_tokens`` for `pack_sequences`; empty ones are left out and counted.
+    ``Tokens(1024)`` gives windows of 1,025 tokens, inputs and targets: a window begins every 1,024 tokens, so each
+    token but the first of a file is a target once. Documents begin and end anywhere in a window. The tokens at the end
+    of a file that fill no window are left out and counted in the index, as ``tokens_left_over``. ``Tokens()`` gives the
+    documents of Megatron-LM, with the column ``num_tokens`` for `pack_sequences`; empty documents are left out and
+    counted.
 
-    ``dtype`` is the type of tokens in files of nanoGPT, which do not say it; the header of llm.c and the ``.idx``
-    beside a file of Megatron-LM do. Indexing reads the header and the ``.idx`` alone.
+    ``dtype`` is the type of tokens in files of nanoGPT, which do not record the type; the header of llm.c and the
+    ``.idx`` beside a file of Megatron-LM record the type. Indexing reads only the header and the ``.idx``.
 
     Raises
     ------

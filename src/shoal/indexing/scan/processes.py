@@ -57,13 +57,13 @@ def scan_in_processes(
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
-    Shards are local files, one at a time in each process; or objects in ``store``: each process scans ``num_at_once``
-    side by side, by as many requests, which are added to ``traffic``. Workers find the format by its name, also in
-    packages on ``sys.path``.
+    A process scans local files one at a time; of objects in ``store``, a process scans ``num_at_once`` in parallel,
+    with as many requests, and adds the requests to ``traffic``. Workers find the format by its name, also in packages on
+    ``sys.path``.
 
-    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard. At any end of the iteration,
-    no process and no thread is left. Raises `ShoalError`: the error of a worker, with its type; or a worker ended: the
-    error names the signal and a shard of the worker.
+    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard. However the iteration ends,
+    no process and no thread is left. Raises the error of a worker, with its type; or, if a worker ended, a `ShoalError`
+    that names the signal and a shard of the worker.
     """
     num_workers = min(num_workers, len(tasks))
     waiting: queue.SimpleQueue[ScanTask | None] = queue.SimpleQueue()

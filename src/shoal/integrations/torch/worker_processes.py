@@ -271,7 +271,7 @@ class WorkerBatches:
         self.close()
 
     def close(self) -> None:
-        """End the processes; the next pass tells persistent workers that this one is over."""
+        """End the processes; the next pass tells persistent workers that this pass is over."""
         workers, self._workers = self._workers, None
         if workers is not None and not self._stay:
             workers.close()

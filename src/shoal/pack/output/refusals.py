@@ -30,7 +30,7 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
 
 
 def manifest_there(url: str) -> UsageError:
-    """Return the error for a manifest: MDS shards would overwrite it, and it would hide other shards."""
+    """Return the error for a manifest: MDS shards would overwrite it; other shards would be hidden by it."""
     msg = f"{without_secrets(url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
     return UsageError(msg, hint="pack into a new directory, or move that file")
 
@@ -55,8 +55,8 @@ def unprotected(url: str, reason: str) -> UsageError:
     """Return the error for a store that cannot refuse to overwrite objects."""
     msg = f"{without_secrets(url)}: {reason}; so attempts of one unit on two machines could replace each "
     msg += "other's shards, and two jobs each other's index"
-    hint = "let engines pack into S3, GCS, Azure or a file system with hard links; `shoal pack` without an engine, or "
-    return UsageError(msg, hint=hint + "`shoal.pack.pack`, works here, on one machine")
+    hint = "with an engine, pack into S3, GCS, Azure or a file system with hard links; here, use `shoal pack` without "
+    return UsageError(msg, hint=hint + "an engine, or `shoal.pack.pack`, on one machine")
 
 
 def taken(url: str) -> UsageError:

@@ -73,7 +73,7 @@ def _is_same(default: Any, stored: Any) -> bool:
 def opened_with_columns(opened: Opened, names: ColumnsLike) -> Opened:
     """Return the dataset with columns in its index; new columns are read from all samples, or from the cache.
 
-    One process of a machine reads them, and others wait for it. Raises the errors of `scan_columns`.
+    One process of a machine reads the columns, and others wait. Raises the errors of `scan_columns`.
     """
     columns = as_columns(list(names) if isinstance(names, Mapping) else names)
     defaults = names.values() if isinstance(names, Mapping) else [None] * len(columns)

@@ -133,7 +133,7 @@ def remove_abandoned(path: str) -> None:
 class _GrowingFile:
     """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name.
 
-    It is locked meanwhile, if the file system has locks: so `remove_abandoned` recognizes files of ended processes.
+    While the file grows, it is locked, if possible: so `remove_abandoned` recognizes files of ended processes.
     """
 
     def __init__(self, path: str, *, scratch: str) -> None:

@@ -62,7 +62,7 @@ class HttpOptions:
         return {"Authorization": _basic(parts.username, parts.password or ""), **self.headers}
 
     def secrets_for(self, url: str) -> list[str]:
-        """Return the words of `headers_for` a URL, which must never be shown, even if a server echoes them."""
+        """Return the secret words in the headers for a URL; messages hide these words even if a server echoes them."""
         words = [word for value in self.headers_for(url).values() for word in (value, *value.split())]
         return [word for word in words if len(word) > 3 and word != "Basic"]
 

@@ -135,7 +135,7 @@ def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]
 
 
 def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Any:
-    """Decode an array; if the encoding lacks the type or the shape, this precedes the values."""
+    """Decode an array; a type or a shape that the encoding lacks is stored before the values."""
     at = int(kind is None)
     if len(data) < at + (shape is None):
         raise ValueError("an array ends before its type and shape")

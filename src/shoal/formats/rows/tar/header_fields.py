@@ -71,7 +71,7 @@ def text(name: bytes) -> str:
 def header_names(blocks: NDArray[np.uint8]) -> list[str]:
     """Return the names in the headers, with the ustar prefix joined; ``blocks`` has shape (num_headers, 512).
 
-    The prefix field counts in ustar headers only: GNU headers keep times in its place.
+    Only ustar headers have a prefix field: GNU headers have times at its place.
     """
     if not len(blocks):
         return []
