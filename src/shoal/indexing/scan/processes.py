@@ -58,10 +58,10 @@ def scan_in_processes(
     """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
     A process scans local files one at a time; of objects in ``store``, a process scans ``num_at_once`` in parallel,
-    with as many requests, and adds the requests to ``traffic``. Workers find the format by its name, also in packages on
-    ``sys.path``.
+    with as many requests, and adds the requests to ``traffic``. Workers find the format by its name, also in packages
+    on ``sys.path``.
 
-    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard. However the iteration ends,
+    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard. After the iteration ends,
     no process and no thread is left. Raises the error of a worker, with its type; or, if a worker ended, a `ShoalError`
     that names the signal and a shard of the worker.
     """

@@ -30,7 +30,7 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
 
 
 def manifest_there(url: str) -> UsageError:
-    """Return the error for a manifest: MDS shards would overwrite it; other shards would be hidden by it."""
+    """Return the error for a manifest, which MDS shards would overwrite, and which would hide other shards."""
     msg = f"{without_secrets(url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
     return UsageError(msg, hint="pack into a new directory, or move that file")
 
