@@ -35,8 +35,8 @@ class FollowedFiles(LiveSource):
     """Samples of files in their order; a place is a file's name and a number in the file.
 
     The position is the current file and its next record. All files that sort before the current file count as read. A
-    new file among them is late: a single rank reads it next. With several ranks it is an error, since each rank would
-    meet it at another time.
+    new file among them is late: a single rank reads it next. With several ranks a late file is an error, since
+    ranks would read the late file at different times.
     """
 
     kind = "followed"

@@ -213,7 +213,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return source.whole
 
     def whole(self, opened: OpenedDataset, epoch: int) -> Piece[PartT]:  # noqa: ARG002
-        """Return all of an epoch, given the first piece, waiting until it can be read."""
+        """Return all samples of an epoch, given the first piece; wait until all can be read."""
         return Piece(opened, self, is_last=True)
 
     def pieces(self, opened: OpenedDataset, epoch: int, piecewise: Piecewise) -> Pieces[PartT]:  # noqa: ARG002

@@ -104,7 +104,7 @@ class _Stretch(NamedTuple):
 class _Block(NamedTuple):
     """The sequences of a block, in their order: the node, weight and pieces of each.
 
-    ``rows`` has the document of each piece: a number in the block, or the number of a rest after the block's numbers.
+    ``rows`` has the document of each piece: its number in the block; rests are numbered after the block's documents.
     """
 
     nodes: NDArray[np.int64]

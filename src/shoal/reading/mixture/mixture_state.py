@@ -132,7 +132,7 @@ def _check_source(
         error.add_note(f"shoal: in the source {name!r}")
         msg, hint = f"source {name!r}: {error.message}", error.hint
         if theirs["seed"] != ours["seed"] and theirs["index"] == ours["index"]:  # the seed depends on shuffle(seed=)
-            hint = "give shuffle(seed=) of the mixture, or of this source, the seed of that time"
+            hint = "give shuffle(seed=) of the mixture, or of this source, the seed of the saved run"
         raise StateError(msg, hint=hint) from None
 
 
