@@ -42,7 +42,7 @@ def as_texts(verb: str, values: Sequence[Any]) -> tuple[str, ...]:
         several: Any = value if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) else ()
         names = [*map(str, several)] if all(isinstance(name, str) for name in several) else []
         example = ", ".join(map(repr, names)) or "'image', 'label'"
-        as_text(f"{verb}() takes names one by one: each", value, hint=f"{verb}({example})")
+        as_text(f"{verb}() takes names as separate arguments: each", value, hint=f"{verb}({example})")
     return tuple(str(value) for value in values)
 
 

@@ -94,6 +94,6 @@ def pointer_in(data: bytes) -> tuple[str, str] | None:
         if beginning.match(data):
             size = _POINTED_BYTES.search(data)
             content = "content" if size is None else f"{int(size[1] or size[2]):,} bytes"
-            hint = f"`{command}` in its repository fetches the file; copy it again where this is a copy"
+            hint = f"`{command}` in its repository fetches the file; if this is a copy, then copy the fetched file"
             return f"this is a pointer of {tool}, not the {content}", hint
     return None

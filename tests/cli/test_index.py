@@ -238,7 +238,7 @@ def test_columns_are_added_without_scanning_again(
     state = before.shuffle(seed=1).state_dict()
     monkeypatch.setattr("shoal.cli.shards.index.build_index", pytest.fail)
     refused = calls.refused("index", labelled, "--columns", "score")
-    assert "25 of 100 samples have none, first sample 0 (train-0.tar)" in refused
+    assert "25 of 100 samples lack one, first sample 0 (train-0.tar)" in refused
     said = calls.json("index", labelled, "--columns", "label,score", "--missing", "score=-1", "--checksum")
     assert "25 of 100 samples have no 'score', and get -1 in the column 'score'" in calls.complaints
     assert (said["columns"], said["checksums"]) == (["label", "score"], True)

@@ -263,7 +263,7 @@ def test_as_many_lists_in_lists_as_are_written_are_read(name: str) -> None:
     for _ in range(31):
         value = [value]
     check(name, [{"a": value}], [{"a": value}])
-    with pytest.raises(UsageError, match="lists in lists 32 deep"):
+    with pytest.raises(UsageError, match="lists nested more than 32 deep"):
         write(name, [{"a": [[value]]}])
 
 
@@ -334,7 +334,7 @@ RECURSIVE.append(RECURSIVE)
         ("parquet", [{"a": 1, "key": "k"}, {"a": {"b": 1}, "key": "l"}], "the sample 'l': the column 'a' cannot hold"),
         ("parquet", [{"a": {"x", "y"}}], "a set has no order"),
         ("parquet", [{"a": {}}], "no child field"),
-        ("parquet", [{"a": RECURSIVE}], "lists in lists 32 deep"),
+        ("parquet", [{"a": RECURSIVE}], "lists nested more than 32 deep"),
         ("arrow", [{"a": "\udc80"}], "surrogates not allowed"),
         ("arrow", [{"\udc80": "a"}], "not valid text"),
         ("mds", [{1: 2}], "name of a field is 1"),

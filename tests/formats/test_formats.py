@@ -62,7 +62,7 @@ def test_unknown_names() -> None:
 
 @pytest.mark.parametrize(("name", "hint"), [("litdata", "leave out format="), ("litdata_tokens", "block_size=")])
 def test_what_an_index_beside_the_chunks_says_is_asked_for(name: str, hint: str) -> None:
-    with pytest.raises(SourceError, match=r"needs what the index\.json") as caught:
+    with pytest.raises(SourceError, match=r"needs the contents of the index\.json") as caught:
         format_named(name)
     assert hint in caught.value.hint
 

@@ -84,7 +84,7 @@ def test_the_table_of_modes_is_true(row: tuple[str, ...]) -> None:
     for name, numbers in zip(("l8", "rgb8", "rgba8"), expected, strict=True):
         for size in (None, (1, 1)):
             if numbers == "error":
-                with pytest.raises(ValueError, match=r'nothing says which are black and white: decode\("pilraw"\)'):
+                with pytest.raises(ValueError, match=r'the values of black and white are unknown: decode\("pilraw"\)'):
                     image_decoder(name, size)(data)
             else:
                 pixels = image_decoder(name, size)(data)

@@ -186,7 +186,7 @@ def test_notes_count_what_is_no_sample() -> None:
         (pax(size="9" * 30) + member(b"s.x") + END, 0, "not a size"),
         (member(b"pax", b"99 path=a\n", b"x") + member(b"s.x") + END, 0, "PAX header"),
         (header(b"pax", 1 << 25, b"x") + bytes(1 << 20) + END, 0, "more than the 16777216"),
-        (pax(path="a.x") + END, 1024, "archive ends where the member should be"),
+        (pax(path="a.x") + END, 1024, "archive ends after an extended header"),
         (pax(path="a.x"), 1024, "ends inside"),
         (member(b"a.x") + member(b"b.y") + member(b"b.Y") + END, 1024, r"'y' comes a second time in the sample 'b'"),
         (member(b"a.__key__") + END, 0, "WebDataset keeps this name"),

@@ -293,7 +293,7 @@ def test_what_cannot_be_read_says_what_can(tmp_path: Path) -> None:
     (tmp_path / "b.bin").write_bytes(llm_c(np.arange(2000))[:-100])
     with pytest.raises(ShardError, match="1 with 2000 tokens, but the file has 1950"):
         shoal.open(tmp_path / "b.bin", format=Tokens(10))
-    with pytest.raises(UsageError, match="at least one token"):
+    with pytest.raises(UsageError, match="from 1 to 2"):
         Tokens(0)
     with pytest.raises(UsageError, match="tokens are integers"):
         Tokens(4, dtype="float32")
@@ -302,7 +302,7 @@ def test_what_cannot_be_read_says_what_can(tmp_path: Path) -> None:
         shoal.open(tmp_path / "c.bin", format=Tokens(10))
     wrong: Any
     for wrong in (2.5, "8", 2**63):
-        with pytest.raises(UsageError, match="at least one token"):
+        with pytest.raises(UsageError, match="from 1 to 2"):
             Tokens(wrong)
     with pytest.raises(UsageError, match="tokens are integers"):
         Tokens(4, dtype="int23")

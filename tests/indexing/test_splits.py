@@ -214,6 +214,6 @@ def refused(call: Any, *words: Any) -> str:
 
 def test_repacking_reads_one_split(tmp_path: Path) -> None:
     root = in_directories(tmp_path / "data")
-    assert "which one" in refused(shoal.pack.repack, root, tmp_path / "new")
+    assert "choose one or more" in refused(shoal.pack.repack, root, tmp_path / "new")
     made = shoal.pack.repack(root, tmp_path / "new", split="val", num_workers=1)
     assert made.summary.num_samples == 50

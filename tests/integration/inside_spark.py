@@ -240,7 +240,7 @@ def test_a_table_sorted_by_a_key_is_cut_evenly_however_it_lies(spark: SparkSessi
     assert [sample["label"] for sample in found] == sorted(sample["label"] for sample in found)
     rows = [json.loads(line) for shard in first.shards for line in open_lines(tmp_path / "first" / shard.name)]
     assert sorted(row["id"] for row in rows) == list(range(5000))
-    with pytest.raises(UsageError, match="this would make a different one"):
+    with pytest.raises(UsageError, match="this packing would write another one"):
         written("first", table(spark, 2).limit(4999))
 
 

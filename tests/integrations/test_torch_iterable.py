@@ -170,10 +170,10 @@ def test_a_stateful_loader_resumes_exactly(num_workers: int, size: int | None, t
 def test_a_part_of_another_worker_or_rank_is_refused(tars: Dataset) -> None:
     ds = tars.shuffle(seed=3).with_ids().batch(9)
     parts = [iter(IterableDataset(ds.partition(rank=rank, world_size=2))) for rank in range(2)]
-    with pytest.raises(StateError, match=r"rank=0; this is rank=1"):
+    with pytest.raises(StateError, match=r"rank=0; this worker has rank=1"):
         parts[1].load_state_dict(parts[0].state_dict())
     state = {**parts[0].state_dict(), "num_workers": 4}
-    with pytest.raises(StateError, match=r"num_workers=4; this is num_workers=1"):
+    with pytest.raises(StateError, match=r"num_workers=4; this worker has num_workers=1"):
         parts[0].load_state_dict(state)
     other = iter(IterableDataset(tars.shuffle(seed=4).with_ids().batch(9).partition(rank=0, world_size=2)))
     with pytest.raises(StateError, match="seed=3"):

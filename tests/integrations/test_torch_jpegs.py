@@ -91,7 +91,7 @@ def test_batches_of_any_form_are_decoded(tmp_path: Path) -> None:
 def test_what_it_cannot_decode_is_named() -> None:
     with pytest.raises(UsageError, match=r"(?s)list of bytes in 'jpeg'; got 'jpg' \(list\).* did you mean 'jpg'\?"):
         JpegDecoder("jpeg")({"jpg": [jpeg(0)]})
-    with pytest.raises(UsageError, match=r"(?s)'jpg' \(Tensor\).*decode no images before"):
+    with pytest.raises(UsageError, match=r"(?s)'jpg' \(Tensor\).*without decoding these images before"):
         JpegDecoder()({"jpg": torch.zeros(2, 3, 4, 4)})
     with pytest.raises(UsageError, match="got bytes"):
         JpegDecoder()(jpeg(0))

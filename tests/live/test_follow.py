@@ -97,7 +97,7 @@ def test_a_late_file_is_read_next_and_counted_by_one_rank_and_refused_by_several
     ids_of(rank)
     write(tmp_path / "2.jsonl", range(4, 6))
     write(tmp_path / "4.jsonl", range(6, 8))
-    with pytest.warns(UserWarning, match=r"2.jsonl came late: 3.jsonl was read before, and sorts after it"):
+    with pytest.warns(UserWarning, match=r"2.jsonl came late: 3.jsonl sorts after this file, and was read before"):
         first = ids_of(ds, 1)
     assert ds.stats()["num_late_files"] == 1
     again = shoal.follow(str(tmp_path), idle_seconds=0)

@@ -311,7 +311,7 @@ ODD: Any = 3  # what callers may pass all the same
         (lambda: shoal.from_iterable(iter(range(3)), replay=True), "needs a source that can restart"),
         (lambda: shoal.from_callable(ODD), "takes a function"),
         (lambda: shoal.from_callable(list, poll_seconds=-1), "poll_seconds"),
-        (lambda: shoal.from_callable(list, stop=ODD), "stop is a function"),
+        (lambda: shoal.from_callable(list, stop=ODD), "stop must be a function"),
         (lambda: shoal.from_iterable([]).shuffle(seed=0, buffer=2).shuffle(seed=0, buffer=2), "already"),
         (lambda: shoal.from_iterable([]).batch(2).shuffle(seed=0, buffer=2), "before batch"),
         (lambda: shoal.from_iterable([]).batch(0), "at least one"),

@@ -149,8 +149,8 @@ def test_ranks_that_share_samples_have_one_order_at_every_world_size(release: st
         ({"kind": "block", "num_workers": -1}, "num_workers must be from 0"),
         ({"kind": "block", "release": "5.0"}, "5.0 has no block buffer.*hf-reservoir"),
         ({"kind": "reservoir", "release": "5.2.0"}, "5.2.0 has no reservoir buffer.*hf-block"),
-        ({"kind": "reservoir", "release": "new"}, "release of datasets from 3.0 on.*'new'"),
-        ({"kind": "reservoir", "release": "2.14"}, "release of datasets from 3.0 on"),
+        ({"kind": "reservoir", "release": "new"}, "version of datasets from 3.0 on.*'new'"),
+        ({"kind": "reservoir", "release": "2.14"}, "version of datasets from 3.0 on"),
         ({"kind": "reservoir", "strategy": "shards"}, "4.8 has no strategy"),
     ],
 )

@@ -402,7 +402,7 @@ def test_rows_whose_file_is_not_in_a_dataset_on_disk_are_told_or_left_out(tmp_pa
 @pytest.mark.parametrize(
     ("state", "refused"),
     [
-        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "rows have another order"),
+        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, "stored the order of the rows"),
         ({"_data_files": [{"name": "x"}]}, "does not say which files"),
     ],
 )

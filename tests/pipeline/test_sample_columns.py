@@ -227,7 +227,7 @@ def test_missing_values_are_counted_and_refused_or_replaced(tmp_path: Path) -> N
     objects: list[Any] = [{"n": i, "w": f"w{i}", "f": i / 2, "t": True} if i % 3 else {"n": None} for i in range(1, 11)]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(each) + "\n" for each in objects))
     for source in (tmp_path / "x.jsonl", write_json_tar(tmp_path / "x.tar", objects)):
-        with pytest.raises(UsageError, match="3 of 10 samples have none, first sample 2") as caught:
+        with pytest.raises(UsageError, match="3 of 10 samples lack one, first sample 2") as caught:
             added(source, "n")
         assert 'index_columns={"n": VALUE}' in caught.value.hint
         missing = {"n": "-1", "w": "?", "f": "nan", "t": "false"}
@@ -410,7 +410,7 @@ def test_a_scan_that_ended_early_continues(tmp_path: Path, monkeypatch: pytest.M
         add_columns(opened, columns)
     assert was_read == ["0.tar", "1.tar"]
     limit = 100
-    with pytest.raises(UsageError, match="32 of 160 samples have none"):
+    with pytest.raises(UsageError, match="32 of 160 samples lack one"):
         add_columns(opened, columns)
     assert was_read == ["0.tar", "1.tar", "2.tar", "3.tar"]
     index = add_columns(opened, columns, missing={"n": -1})

@@ -202,7 +202,7 @@ def test_a_child_of_a_killed_holder_is_not_waited_for(tmp_path: Path, caplog: py
         with machine_lock(path, what="comes"):
             assert time.monotonic() - began < 20
         os.killpg(holder.pid, signal.SIGKILL)
-    assert f"process {holder.pid} ended while it held holds" in caplog.text
+    assert f"process {holder.pid}, which holds, has ended" in caplog.text
 
 
 def test_a_holder_that_gives_no_sign_is_waited_for_until_a_limit(

@@ -224,7 +224,7 @@ def test_columns_that_are_there_are_not_read(lines: Dataset, monkeypatch: pytest
 
 
 def test_columns_of_no_kind_are_refused(plain_lines: Path) -> None:
-    with pytest.raises(UsageError, match="45 of 90 samples have none") as caught:
+    with pytest.raises(UsageError, match="45 of 90 samples lack one") as caught:
         shoal.open(plain_lines, index_columns=["m=n"])
     assert 'index_columns={"m=n": VALUE}' in caught.value.hint
     with pytest.raises(UsageError, match="the value for samples without 'n' is a list"):

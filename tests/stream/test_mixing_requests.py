@@ -87,7 +87,7 @@ HALF = {"lines": 1, "parquet": 1}
         ({"max_repeats": 1, "ends": "forever"}, "of an endless epoch"),
         (
             {"max_repeats": 2, "epoch_size": 300},
-            "hint: a smaller weight, a larger max_repeats=, or epoch_size=256 or less",
+            "hint: set a smaller weight, a larger max_repeats=, or epoch_size=256 or less",
         ),
         (
             {"max_repeats": {"parquet": 1, "lines": 1}, "weights": HALF, "epoch_size": 300},
@@ -96,7 +96,7 @@ HALF = {"lines": 1, "parquet": 1}
         ({"max_repeats": 0.001, "epoch_size": 9}, "max_repeats=$"),
         (
             {"max_repeats": 1, "repeat": {"lines": 2, "parquet": 1}},
-            "hint: a smaller number of its samples, or a larger",
+            "hint: take fewer samples of this source, or set a larger",
         ),
         *(
             ({"ends": ends, **size}, rf"ends= and {next(iter(size))}= both say where an epoch ends")

@@ -219,7 +219,7 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
         with pytest.raises(UsageError, match="padding must be an integer"):
             documents.pack_sequences(8, padding=wrong)
     empty = [number for number in range(NUM_DOCUMENTS) if not tokens_of(number)]
-    with pytest.raises(UsageError, match=rf"makes nothing of {len(empty)} documents: they have no tokens"):
+    with pytest.raises(UsageError, match=rf"makes no sequence of {len(empty)} documents: the documents have no tokens"):
         list(documents.select(empty).shuffle(seed=0).pack_sequences(8))
     shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:3]}).pack_sequences(8)
     with pytest.raises(UsageError, match=r"has 3 tokens, but .* according to the index"):

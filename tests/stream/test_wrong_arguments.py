@@ -147,6 +147,6 @@ def test_a_wrong_argument_is_told_or_right(subject: str, name: str, home: Path) 
 def test_a_list_of_names_is_told_how_to_call_the_verb(verb: str, home: Path) -> None:
     for ds in (shoal.open(home / "web"), shoal.from_iterable([{"tokens": 1}])):
         for names in (["tokens", "label"], ("tokens", "label"), np.array(["tokens", "label"])):
-            with pytest.raises(UsageError, match=rf"{verb}\(\) takes names one by one: each takes a text") as told:
+            with pytest.raises(UsageError, match=rf"{verb}\(\) takes names as separate arguments: each") as told:
                 getattr(ds, verb)(names)
             assert told.value.hint == f"{verb}('tokens', 'label')"

@@ -97,8 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited together"
         raise UsageError(msg, hint=f"files with the suffixes {', '.join(ID_SUFFIXES)} are read as ids")
     if arguments.of is not None and not names_mixture(arguments):
-        msg = f"--of names a source of a mixture file, but {printed(source_of(arguments))} is none"
-        raise UsageError(msg, hint="leave it out, or name the .yaml file")
+        msg = f"--of names a source of a mixture file, but {printed(source_of(arguments))} is no mixture file"
+        raise UsageError(msg, hint="leave out --of, or name the .yaml file")
     check_picture(arguments.picture)
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
     source, order = printed(source_of(arguments)), str(about.get("order", ""))
@@ -252,7 +252,7 @@ def _run_like(arguments: argparse.Namespace) -> int:
     """Compare orders with a window at equal memory, without a dataset."""
     if arguments.source:
         msg = f"--like compares orders without a dataset, but {arguments.source[0]} was given"
-        raise UsageError(msg, hint="leave it out: --num-samples and --shards describe the dataset")
+        raise UsageError(msg, hint="leave out the dataset: --num-samples and --shards describe it")
     if arguments.num_samples is None or arguments.shards is None:
         raise UsageError("--like needs the size of the dataset", hint="--num-samples 10000000 --shards 2000")
     if arguments.shards > arguments.num_samples:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Stream, compare with plain reads of a store that reads ahead, and show the result."""
+    """Stream, compare with plain reads if the store reads ahead, and show the result."""
     dataset = requested_dataset(arguments).partition(rank=arguments.rank, world_size=arguments.world_size)
     stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True, on_error=arguments.on_error)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)

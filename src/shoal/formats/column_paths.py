@@ -128,7 +128,7 @@ def parsed_json(value: Any) -> Any:
 
 
 def part_of(value: Any, path: str, *, missing: Any = None) -> Any:
-    """Return the part of an object at a path, whose names may contain dots; ``missing`` if there is none."""
+    """Return the part of an object at a path; names in the path may contain dots; ``missing`` if there is none."""
     if not isinstance(value, dict):
         return missing
     if path in value:

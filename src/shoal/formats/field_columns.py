@@ -80,7 +80,7 @@ def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[st
 
 
 def value_of(kind: Kind, array: NDArray[Any], row: int) -> Any:
-    """Return a sample's value from a row of an array of this kind, which is not "cells"; it owns its bytes.
+    """Return the value in one row of an array of this kind (except "cells"); the value owns its bytes.
 
     >>> value_of(Kind("number"), np.array([7], np.int16), 0).dtype, value_of(Kind("number"), np.array([7]), 0)
     (dtype('int16'), 7)

@@ -54,7 +54,7 @@ _OF_AN_INDEX = {
     "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
     "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
 }
-_OWN = "a format of your own is given as format=Class(), or `--format module:Class` in a shell, or comes by a package"
+_OWN = "pass your own format as format=Class(), or as `--format module:Class` in a shell, or register it in a package"
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
@@ -105,9 +105,9 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
 
 
 def format_given(format: str | Format) -> Format:  # noqa: A002
-    """Resolve ``format=``: a format's name, or a format object, wrapped in its codec if it names one (``whole_codec``).
+    """Resolve ``format=``: a format's name or a format object. A ``whole_codec`` wraps the object.
 
-    Raises `SourceError`: there is no format of this name.
+    Raises `SourceError` if there is no format of this name.
     """
     if isinstance(format, str):
         return format_named(format)
@@ -122,7 +122,7 @@ def _format_with(name: str, text: str) -> Format:
     if not options and name in FORMATS:
         return FORMATS[name]
     if not options and plain in _OF_AN_INDEX:
-        msg = f"the format {name!r} needs what the index.json beside the chunks holds"
+        msg = f"the format {name!r} needs the contents of the index.json beside the chunks"
         raise SourceError(msg, hint=_OF_AN_INDEX[plain])
     try:
         inner = as_format(_MAKERS.make(plain, **options))

@@ -56,10 +56,10 @@ class ColumnRecords(Protocol):
 class Span(NamedTuple):
     """Some consecutive samples of one shard, as the index knows them: passed to `Format.parse` with their bytes.
 
-    ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in it, and ``head`` what `Format.scan`
-    kept of it. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None if the index does not
-    keep them: for pieces, and in very large datasets, where a format finds them itself. A plain tuple, since one is
-    created for every chunk.
+    ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in the shard, and ``head`` the head
+    from `Format.scan`. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None if the index has
+    no offsets: for pieces, and in very large datasets, where the format finds the offsets. A span is a plain tuple,
+    since every chunk creates a span.
     """
 
     shard: str
@@ -170,8 +170,8 @@ class About(NamedTuple):
 class Format(ABC):
     """One shard format: the base class of all formats.
 
-    A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else has a default, which
-    fits a format without that ability; an attribute such as `has_columns` declares an ability.
+    A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else is optional: an
+    attribute such as `has_columns` declares an ability, and the defaults fit a format without the ability.
     """
 
     name: str
@@ -200,7 +200,7 @@ class Format(ABC):
         """
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot.
+        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the first invalid byte.
 
         The default calls `scan_forward`, and takes 12 bytes a sample on top of its memory.
         """
@@ -211,14 +211,14 @@ class Format(ABC):
         return ShardScan(borders.starts(), borders.crcs(), head=about.head, notes=about.notes)
 
     def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About | None:  # noqa: ARG002
-        """Find the samples of all of the content in one pass; raises as `scan` does.
+        """Find all samples of the content in one pass; raises as `scan` does.
 
-        None, the default, if the format cannot.
+        Returns None, the default, if the format cannot be scanned in one pass.
         """
         return None
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002
-        """Scan like `scan`, by the cutting rule of the index that keeps ``head`` of the shard."""
+        """Scan like `scan`, with the cutting rule of the index that has this ``head``."""
         return self.scan(read, num_bytes, shard=shard)
 
     has_sidecar: bool = False
@@ -309,7 +309,7 @@ class Format(ABC):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
 
-        Raises as `parse` of its bytes does.
+        Raises the same errors as `parse`.
         """
         raise NotImplementedError  # nobody calls it: spilled_as is empty here
 

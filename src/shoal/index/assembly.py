@@ -83,8 +83,8 @@ def joined(
 ) -> Index:
     """Concatenate indexes, in their order; O(extents + samples).
 
-    The result equals `assemble` of the scans of all shards. ``columns`` replace the columns of the parts, which are
-    joined by name. Checksums are kept if all parts have them, and so are sample sizes, for up to 10^8 samples. Raises
+    The result equals `assemble` of the scans of all shards. Columns of the parts are joined by name, unless ``columns``
+    replaces them. Checksums, and sample sizes for up to 10^8 samples, are kept if all parts have them. Raises
     `UsageError` if there is no index, formats differ, or an index lacks a column of another index.
     """
     formats = sorted({index.format for index in indexes})
@@ -197,7 +197,7 @@ def validate(index: Index) -> None:
         follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
     _check_rows(follows, "extent {} does not end where the next one begins")
     separate = (shard[2:] != shard[:-2]) | (first[2:] >= end[:-2])
-    _check_rows(separate, "extent {} ends after the start of the next but one")
+    _check_rows(separate, "extent {} overlaps the second extent after it")
     _check_rows(index.extent_num_samples >= 1, "extent {} has no samples")
     _check_rows(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
     counts = np.diff(index.extent_first_sample)

@@ -107,8 +107,8 @@ def encode(index: Index) -> list[Buffer]:
 def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[Any], int]]) -> tuple[bytes, list[int]]:
     """Return the head of an index file, all bytes before the columns, and the bytes of the gap after each column.
 
-    ``described`` has format, fingerprint, num_shards, notes and metadata; columns are names in the file, types and
-    lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if the head is too large for readers.
+    ``described`` has format, fingerprint, num_shards, notes and metadata; ``columns`` has the name, type and length of
+    each column. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if the head is too large for readers.
     """
     facts = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
     outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(facts)}

@@ -32,11 +32,11 @@ class ShardScan:
     display.
 
     If no bytes belong to a single sample (a row group, a compressed shard), the spans between two ``sample_starts`` are
-    *pieces*, and each piece is an extent: ``piece_samples``, shape (num_pieces,), int64, positive, has their numbers of
-    samples, ``piece_decoded_bytes`` their bytes in memory, and ``layout_crcs`` one value per piece. If a piece needs
-    the first bytes of the next piece, ``piece_ends``, shape (num_pieces,), int64, ascending, holds the ends of the
-    bytes of pieces; the last end equals the last of ``sample_starts``, and no end lies beyond the start of the next
-    piece but one.
+    *pieces*, and each piece is an extent: ``piece_samples``, shape (num_pieces,), int64, positive, has the number of
+    samples of each piece, ``piece_decoded_bytes`` its bytes in memory, and ``layout_crcs`` one value per piece. If a
+    piece needs the first bytes of the next piece, ``piece_ends``, shape (num_pieces,), int64, ascending, holds the end
+    of the bytes of each piece; the last end equals the last of ``sample_starts``, and piece ``i`` ends at or before the
+    start of piece ``i + 2``.
     """
 
     sample_starts: NDArray[np.int64]

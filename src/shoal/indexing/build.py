@@ -369,7 +369,7 @@ def _scan_missing(tasks: Sequence[ScanTask], settings: _Scanning) -> Generator[t
 
 
 def _known_by_name(format: Format) -> bool:  # noqa: A002
-    """Return True if a worker would find the same format by name; it cannot know a user's own format."""
+    """Return True if a worker process would find the same format by name; workers do not know a user's own formats."""
     try:
         return format_named(format.name, options_of(format)) is format
     except ShoalError:

@@ -44,7 +44,7 @@ _STATS_THAT_AGREE = 3  # before a shard counts as changed
 _STATS_OF_ONE_TIME = 2  # that must agree on an unknown version, if the time equals the indexed time
 _MOST_STATS = 24
 
-_HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
+_HINT = "the shard changed after it was indexed: restore it, or index it again (then old states do not fit)"
 _SAME_SIZE_HINT = f"copy it again if it is a copy, since the copy may have lost bytes; else {_HINT}"
 
 
@@ -269,15 +269,15 @@ def first_difference(indexed: ExtentRows, head: Mapping[str, Any], scan: ShardSc
         first_piece, end_piece = int(pieces[extent]), int(pieces[extent + 1])
         seen = [int(starts[first_piece]), int(ends[end_piece - 1])]
         if [before[first_piece], before[end_piece]] != [first, end]:
-            return expected[0], f"by the index a piece begins after {first} samples and ends after {end}; none does"
+            return expected[0], f"the index has a piece of samples {first} to {end - 1}, but the shard has none"
         if seen != expected:
             samples, side = f"samples {first} to {end - 1} of the shard", int(seen[0] == expected[0])
             where = f"[{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
             return min(expected[side], seen[side]), f"{samples} lie at bytes {where}"
         crc, known = zlib.crc32(scan.layout_crcs[first_piece:end_piece].astype("<u4").tobytes()), indexed.layout_crc
         if crc != int(known[extent]):
-            what = f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(known[extent]):08x} in the index"
-            return expected[0], f"{what}, as {crc:08x} now"
+            what = f"the layout of bytes [{expected[0]}, {expected[1]}) has CRC-32 {known[extent]:08x} in the index"
+            return expected[0], f"{what}, and {crc:08x} now"
     if scan.num_samples > cuts[-1]:
         return int(starts[pieces[-1]]), counts
     if _head_text(scan.head) != _head_text(head):

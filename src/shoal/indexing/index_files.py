@@ -167,7 +167,7 @@ def publish_beside(
         _log.warning("the index is not published beside the shards: %s", error.message)
         return None
     if not is_ours:
-        _log.info("another machine has published an index meanwhile; it stays: %s", path)
+        _log.info("another machine has published an index meanwhile, which is not replaced: %s", path)
         return None
     _log.info("the index is published beside the shards: %s", path)
     return path

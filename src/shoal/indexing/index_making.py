@@ -84,7 +84,7 @@ class IndexMaking:
 
     @cached_property
     def path(self) -> str:
-        """The file of the index in the cache of this machine; its name depends on everything that the index does."""
+        """The file of the index in the cache of this machine; its name depends on all inputs of the index."""
         source, format = self.what.source, self.format  # noqa: A001
         shards = [(info.path, info.num_bytes, info.version) for info in self.infos]
         words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), self.extent_bytes, source.names]
@@ -174,7 +174,7 @@ class IndexMaking:
     def part_directories(self) -> list[tuple[str, Store]]:
         """Return the directories, with stores, in which ranks can exchange parts of the index: the best first.
 
-        Parts have checksums, so a part that a crash of the machine has torn is made again.
+        Parts have checksums, so a part that was half written when the machine crashed is made again.
         """
         directories = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore(durable=False)))]
         if self.common is not None:
@@ -192,7 +192,7 @@ class IndexMaking:
             _log.info(text, source.typed, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
 
     def kept_by_any_rank(self) -> tuple[Index, str | None] | None:
-        """Return the whole index and its file once any rank has kept it."""
+        """Return the whole index and its file once any rank has stored the index."""
         store, path = self.common, self._common_path
         if (known := self.cached()) is not None or store is None:
             return known

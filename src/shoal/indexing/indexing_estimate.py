@@ -75,7 +75,7 @@ class IndexingEstimate:
     """Cost of indexing ``num_shards`` shards of ``num_bytes`` bytes: at least ``least``, at most ``most``.
 
     ``ways`` counts shards by the `Way` to their samples; ``num_looked`` shards were probed. ``usual_seconds`` assumes
-    the speeds of a usual store: so all machines that list the same shards agree on it.
+    the speeds of a usual store, so all machines that list the same shards compute the same ``usual_seconds``.
     """
 
     num_shards: int
@@ -199,7 +199,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Duration of work on some shards: requests wait side by side, while bytes arrive and are scanned."""
+    """Duration of work on some shards: requests wait in parallel, while bytes arrive and are scanned."""
 
     is_local: bool
     codec: str | None
@@ -216,7 +216,7 @@ class _Clock:
         return self.cost(work, self.paces[1], _USUAL_PROCESSORS).seconds
 
     def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
-        """Return the cost of work. Threads take turns, except at decompression; so do the threads of a remote scan."""
+        """Return the cost of work. Threads, also those of a remote scan, take turns except at decompression."""
         num_shards = max(1, self.num_shards)
         remote = 0
         if not self.is_local:

@@ -82,7 +82,7 @@ def described(source: Source, store: Store) -> Described:
             used.append(path)
     if not used:
         if not others:
-            msg = f"{source.typed}: no shards are there, and {paths[0]} is not the index.json of a dataset"
+            msg = f"{source.typed}: there are no shards, and {paths[0]} is not the index.json of a dataset"
             raise SourceError(msg, hint="name the directory that holds the shards, or the files by a glob")
         return Described(with_paths(source, others))
     unnamed = [path for path in others if path not in shards.known]
@@ -137,7 +137,7 @@ def third_party_indexes(paths: Sequence[str], format: Format, store: Store) -> d
             return {}
         infos = find_all([foreign_names(path)[kind] for path in paths], store)
     except StorageError as error:
-        _log.info("no index of other tools is looked for: %s", error.message)
+        _log.info("shoal does not look for indexes of other tools: %s", error.message)
         return {}
     pairs = ((path, info) for path, info in zip(paths, infos, strict=True) if info is not None)
     indexes = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= _LIMIT_BYTES}
@@ -193,7 +193,7 @@ def _manifests_and_others(source: Source) -> tuple[list[str], list[str]]:
 
 
 def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
-    """Read a whole object; raises `SourceError` if it has more than ``limit_bytes``, or is a pointer to them."""
+    """Read a whole object; raises `SourceError` if it exceeds ``limit_bytes``, or is only a pointer to the content."""
     if info.num_bytes > limit_bytes:
         msg = f"{info.path}: this file has {info.num_bytes} bytes, and shoal reads at most {limit_bytes}"
         raise SourceError(msg, hint="name the shards by a glob")

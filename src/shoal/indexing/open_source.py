@@ -253,7 +253,7 @@ class _Opening:
         return opened
 
     def beside_index(self, split: SplitLike) -> Opened:
-        """Open the shards beside an index, which is the source."""
+        """Open the shards beside an index; the source is the index file."""
         path = self.source.paths[0]
         index = load_index(path, store=self.store, cache_dir=self.cache_dir)
         chosen = format_of_index(index, path, self.format)
@@ -262,13 +262,13 @@ class _Opening:
         infos = find_all(paths, self.store)
         if missing := [shard for shard, info in zip(paths, infos, strict=True) if info is None]:
             msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
-            raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
+            raise StorageError(msg, hint="if the shards are elsewhere, open the shards with index=FILE")
         opened = self.opened(index, paths, chosen, path)
         _compare(opened, [info for info in infos if info is not None], path, self.source)
         return opened
 
     def index_in_directory(self, path: str) -> Index | None:
-        """Load the index beside the shards; None if it does not fit them."""
+        """Load the index beside the shards; None if the index does not fit the shards."""
         source = self.source
         try:
             index = load_index(path, store=self.store, cache_dir=self.cache_dir)
@@ -277,11 +277,11 @@ class _Opening:
                 raise
             return None
         if was_left_by_opening(index) and not describes(index, source, stat_all(source.paths, self.store)):
-            _log.info("%s was published by an earlier opening, and shards have changed since: it is made again", path)
+            _log.info("shards have changed since %s was published by an earlier opening: the index is made again", path)
             return None
         known = set(index.shard_names)
         if not source.complete and (new := [name for name in source.names if name not in known]):
-            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), source.typed)
+            _log.info("%s: the index %s lacks %d shards and is not used; %s", source.typed, path, len(new), new[0])
             return None
         return index
 
@@ -307,7 +307,7 @@ def format_of_index(index: Index, index_path: str, format: str | Format | None) 
     is_plain = isinstance(format, str) and options_in_name(format) is None
     if not is_plain and options_of(chosen) != options:
         msg = f"format={chosen.name!r} has {options_of(chosen)}, but the index {index_path} was made with {options}"
-        raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
+        raise IndexFileError(msg, hint="leave out format=, or make the index again with this format=")
     return format_named(index.format, options) if is_plain else chosen
 
 
@@ -327,8 +327,8 @@ def refuse_unfinished(source: Source, store: Store) -> None:
     """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
     if source.complete and _beside(source, PACKING_PLAN, store) is not None:
         msg = f"{source.typed}: a packing was begun here and is not finished; its shards are not all of the dataset"
-        hint = "the same `shoal pack` or `repack` again finishes it, `shoal pack --clean` removes it; a glob reads "
-        hint += "the existing shards"
+        hint = "run the same `shoal pack` or `repack` again to finish the packing, or remove it with "
+        hint += "`shoal pack --clean`; use a glob to read the existing shards"
         raise SourceError(msg, hint=hint)
 
 
@@ -355,8 +355,8 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, sourc
         num_bytes = sum(infos[shard].num_bytes for shard in suspects)
         cost = f"{num_bytes:,} bytes" if index.extent_checksum is not None else f"up to {num_bytes:,} bytes"
         text = (
-            "%d of %d shards differ in size or time from %s (the first is %s): each machine scans them again before "
-            "their use, and reads %s for it; `%s` writes their sizes and times into the index"
+            "%d of %d shards differ in size or time from %s (the first is %s): each machine scans these shards again "
+            "before use, and reads %s; `%s` writes the new sizes and times into the index"
         )
         first, repair = infos[suspects[0]].path, _repair_command(source, index_path)
         _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)

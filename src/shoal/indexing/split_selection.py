@@ -96,8 +96,8 @@ def samples_left(selected: SelectedSplit, index: Index, paths: Sequence[str], st
         if keys := left_out.get(path):
             stored_keys = Tar().keys(partial(store.read_range, path), store.stat(path).num_bytes, shard=name)
             if unknown := sorted(keys.difference(stored_keys)):
-                msg = f"{name}: {len(unknown)} excluded samples are not in it; the first has the key {unknown[0]!r}"
-                raise SourceError(msg, hint="the file that declares the splits belongs to other shards: mend it")
+                msg = f"{name}: {len(unknown)} excluded samples are missing; the first has the key {unknown[0]!r}"
+                raise SourceError(msg, hint="the file that declares the splits is for other shards: correct this file")
             excluded = [sample for sample, key in enumerate(stored_keys) if key in keys]
             mask[int(first_samples[number]) + np.array(excluded, dtype=np.int64)] = False
     _log.info("%d samples are excluded by the dataset's own splits", int(np.count_nonzero(~mask)))
@@ -126,12 +126,12 @@ def _chosen(splits: Splits | None, split: SplitLike, *, what: str, where: str) -
             return None
         filled = splits.filled
         if not filled:
-            msg = f"{what}: {splits.source} lists the splits {splits}, but none of their shards are there"
-            raise SourceError(msg, hint="copy them too, or name the shards by a glob")
+            msg = f"{what}: {splits.source} lists the splits {splits}, but none of their shards exist"
+            raise SourceError(msg, hint="copy these shards, too, or name shards by a glob")
         if len(filled) == 1:
             _log.info("%s: %s is read, by %s", what, splits, splits.source)
             return filled
-        msg = f"{what}: this holds the splits {splits}, by {splits.source}; which one is to be read?"
+        msg = f"{what}: this source has the splits {splits}, by {splits.source}; choose one or more"
         both = ", ".join(f'"{name}"' for name in filled[:2])
         hint = f'split="{filled[0]}" reads one, split=[{both}] several, split="{ALL_SPLITS}" all'
         raise SourceError(msg, hint=hint)

@@ -207,8 +207,8 @@ def compare_ranks(source: Dataset | DataLoader) -> None:
     """Check once, in every process before the loop, that all processes will train on the same data.
 
     The check compares dataset, seed, order, epoch, position, batch size and the number of ranks, and makes sure that
-    each part of the samples has an owner, and all parts have equally many. It is one collective call with 4 KiB from
-    each process; it does nothing in a single process.
+    each part of the samples has an owner, and that all parts have equally many owners. The check is one collective call
+    with 4 KiB from each process; a single process makes no call.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
     options, shares = stream.spec.reading, stream.partition
     if shares.remainder == "keep":
         rest = f"remainder='keep' may leave less than {shares.global_batch}"
-        hint = 'batch(..., remainder="drop"), or "pad", which fills the last one with repeats and marks them'
+        hint = 'set batch(..., remainder="drop"); or "pad", which fills the last batch with marked repeats'
         raise UsageError(f"with sharding= all batches have one shape, but {rest}", hint=hint)
     if stream.spec.filters or options.leaves_out:
         msg = "with sharding= all batches have one shape, but filter() or reading() leaves samples out"
@@ -266,7 +266,7 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
     num_parts = len({str(part) for part in sharding.devices_indices_map((len(sharding.device_set),)).values()})
     if shares.global_batch % max(num_parts, world_size):
         msg = f"a global batch of {shares.global_batch} cannot be split into the {num_parts} equal parts of the "
-        raise UsageError(f"{msg}sharding", hint=f"batch(global_batch_size=...) with a multiple of {num_parts}")
+        raise UsageError(f"{msg}sharding", hint=f"set batch(global_batch_size=...) to a multiple of {num_parts}")
 
 
 def _jax_library() -> Any:

@@ -35,8 +35,8 @@ class FollowedFiles(LiveSource):
     """Samples of files in their order; a place is a file's name and a number in the file.
 
     The position is the current file and its next record. All files that sort before the current file count as read. A
-    new file among them is late: a single rank reads it next. With several ranks it is an error, since each rank would
-    meet it at another time.
+    new file among them is late: a single rank reads it next. With several ranks a late file is an error, since
+    ranks would read the late file at different times.
     """
 
     kind = "followed"
@@ -94,7 +94,7 @@ class FollowedFiles(LiveSource):
         self._datasets.pop(name, None)
         self._fingerprints.pop(name, None)  # the complete file has another fingerprint
         cause = f"if {name} is still being written, read it later: follow(settle_seconds=60) or follow(marker='.done')"
-        error.hint = f"{cause}; once it is whole, go on with this stream, or a state of it from now. Else {error.hint}"
+        error.hint = f"{cause}. Once the file is complete, continue this stream or load its state. Else {error.hint}"
 
     def _end_file(self) -> None:
         self._reading = None
@@ -196,11 +196,11 @@ class FollowedFiles(LiveSource):
             return
         self._counters.num_late_files += len(late)
         others = f" and {counted(len(late) - 1, 'other file')}" if late[1:] else ""
-        where = f"{late[0].name}{others} came late: {self._at.name} was read before, and sorts after it"
+        where = f"{late[0].name}{others} came late: {self._at.name} sorts after this file, and was read before"
         if self._sharing.world_size > 1:
-            msg = f"{printed(self._spec.source)}: {where}; ranks would read it at different times"
+            msg = f"{printed(self._spec.source)}: {where}; ranks would read the late file at different times"
             raise SourceError(msg, hint='give files names that ascend, or follow(order="mtime")')
-        warnings.warn(f"{where}; it is read next", stacklevel=2)
+        warnings.warn(f"{where}; the late file is read next", stacklevel=2)
         self._behind += late
 
     def _is_late(self, name: str) -> bool:

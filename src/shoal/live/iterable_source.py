@@ -17,10 +17,10 @@ _RESUME_HINT = (
 
 
 class IterableSource(LiveSource):
-    """Samples of an iterable; places are their numbers, from 0.
+    """Samples of an iterable; the place of a sample is its number, from 0.
 
-    ``replay`` is the way of a resume to its position if the iterable has no state: True reads a new iterator up to the
-    position; False continues the source. A sequence is entered at any number.
+    ``replay`` says how to resume if the iterable has no state: True reads a new iterator up to the position, and False
+    continues the source. A sequence resumes at any number without reading.
     """
 
     kind = "iterable"

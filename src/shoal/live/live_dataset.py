@@ -68,7 +68,7 @@ class LiveDataset:
         """Refuse attributes of a `Dataset`, with an alternative."""
         if name.startswith("_") or not hasattr(Dataset, name):
             raise AttributeError(no_attribute("a live dataset", name, dir(type(self))))
-        hint = _INSTEAD.get(name, "shoal.open() has it, for samples in files that no longer change")
+        hint = _INSTEAD.get(name, "for files that no longer change, use the dataset of shoal.open()")
         msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
         raise AttributeError(msg, name=name, obj=self)
 
@@ -233,4 +233,4 @@ class LiveDataset:
     def _refuse_after_batch(self, verb: str) -> None:
         if self._spec.batch_size is not None:
             msg = f"{verb} takes samples, but was called after batch()"
-            raise UsageError(msg, hint=f"put it before batch(); only map() may follow, and gets batches: {verb}")
+            raise UsageError(msg, hint=f"call {verb} before batch(); only map() may follow, with a function of batches")

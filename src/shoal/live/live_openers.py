@@ -214,6 +214,6 @@ def _shared(sharing: Sharing, shared: bool | None) -> Sharing:  # noqa: FBT001
     if shared is None and sharing.world_size > 1:
         msg = f"there are {sharing.world_size} ranks (or workers), but from_iterable() does not know whether their "
         msg += "sources are the same"
-        hint = "shared=True if they are: ranks divide the samples; shared=False if each rank has its own source"
+        hint = "set shared=True if ranks divide one source, or shared=False if each rank has its own source"
         raise UsageError(msg, hint=hint)
     return sharing if shared else Sharing()

@@ -17,7 +17,7 @@ class LiveCounters:
     """Counts since the dataset object was made.
 
     ``num_taken`` samples came from the source: ``num_samples`` were delivered, in ``num_batches``; a filter dropped
-    ``num_filtered``, and a function raised an error at ``num_failed``. After a resume, ``num_recalled`` samples were
+    ``num_filtered``, and functions raised errors for ``num_failed``. After a resume, ``num_recalled`` samples were
     read again or came from the contents of a state; ``num_lost`` could not be restored to the buffer. The stream waited
     ``num_waits`` times, ``wait_seconds`` in all. It began ``num_files`` files of a followed directory, and
     ``num_late_files`` came late: a file that sorts later had been read. The buffer now holds ``num_buffered``
@@ -101,7 +101,7 @@ class LiveSource(ABC):
         """
         msg = f"the state is of a run on {len(states)} ranks, but this run has {sharing.world_size}: the places of an "
         msg += "iterable or a function are numbers within a rank's own stream, which cannot be dealt again"
-        hint = f"resume on {len(states)} ranks; a followed directory (shoal.follow) may change their number"
+        hint = f"resume on {len(states)} ranks; only shoal.follow() can resume on another number of ranks"
         raise StateError(msg, hint=hint)
 
 
@@ -126,7 +126,7 @@ class Waiting:
                 raise UsageError(f"{name} is a number of seconds of at least 0; got {value!r}", hint=f"{name}=1.0")
         stop: object = self.stop
         if stop is not None and not callable(stop):
-            msg = f"stop is a function that returns True when no more should be awaited; got {stop!r}"
+            msg = f"stop must be a function that returns True to end the wait for samples; got {stop!r}"
             raise UsageError(msg, hint="stop=event.is_set")
 
     def until(self, look: Callable[[], bool]) -> bool:

@@ -86,8 +86,8 @@ def own_state(states: Sequence[dict[str, Any]], sharing: Sharing) -> dict[str, A
 def check_same_stream(state: Mapping[str, Any], kind: str, size: BufferSize) -> None:
     """Raise `StateError` unless the state is of a source of this kind with this shuffle."""
     if state["kind"] != kind:
-        msg = f"the state is of a source of the kind {state['kind']!r}; this one is {kind!r}"
-        raise StateError(msg, hint="resume with a source like the one of the run that saved the state")
+        msg = f"the state is of a source of the kind {state['kind']!r}; this source is of the kind {kind!r}"
+        raise StateError(msg, hint="resume with the same kind of source as in the saved run")
     theirs = BufferSize(state["seed"], *state["buffer"])
     if theirs != size:
         msg = f"the state was saved with {theirs}; this stream has {size}"

@@ -44,7 +44,7 @@ class Gaps:
         joined: list[tuple[int, int, int]] = []
         for epoch, start, stop in sorted(tuple(map(operator.index, each)) for each in ranges):
             if not (0 <= epoch < 2**64 and 0 <= start < stop < 2**63):
-                msg = f"a range of positions [{start}, {stop}) of epoch {epoch} holds nothing that could be left out"
+                msg = f"a range of positions [{start}, {stop}) of epoch {epoch} is empty or impossible"
                 raise UsageError(msg, hint="ranges are half-open, and positions and epochs count from 0")
             if joined and joined[-1][0] == epoch and start <= joined[-1][2]:
                 joined[-1] = (epoch, joined[-1][1], max(stop, joined[-1][2]))

@@ -91,7 +91,7 @@ class Dealing(Protocol):
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return a number below 2^`AXIS_BITS` for each sample; ranks get consecutive parts of a batch sorted by it.
+        """Return a sort key below 2^`AXIS_BITS` for each sample; ranks get consecutive parts of the sorted batch.
 
         Positions ascend within a batch; ``batches`` are numbered from 0.
         """
@@ -111,7 +111,7 @@ class Changing(Protocol):
 
     @property
     def changes(self) -> Sequence[int]:
-        """Ascending positions after 0 with a change of frequencies; samples before and after are kept apart."""
+        """Ascending positions after 0 where frequencies change; samples before and after a change are kept apart."""
 
 
 @runtime_checkable

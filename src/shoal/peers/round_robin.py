@@ -1,4 +1,4 @@
-"""Lists merged in turn."""
+"""Round-robin merging of lists."""
 
 from __future__ import annotations
 

@@ -55,10 +55,10 @@ class SequenceFields:
         if num_tokens is not None and len(tokens) != num_tokens:
             msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but {num_tokens} according to the index"
             msg += "" if self.separator is None else ", a separator included"
-            raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
+            raise UsageError(msg, hint="the lengths in the index are from another tokenizer, or the data changed later")
         if most is not None and len(tokens) > most:
             msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but a sequence has {most}"
-            raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
+            raise UsageError(msg, hint='set too_long="cut" or "drop", or call filter() before pack_sequences()')
         return tokens
 
     def arrays(
@@ -151,7 +151,7 @@ class PaddedFields:
             raise UsageError(msg, hint="batch_by_length() takes an array of numbers for each document")
         if len(tokens) != num_tokens:
             msg = f"the sample with id {sample_id} has {len(tokens)} tokens, but {num_tokens} according to the index"
-            raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
+            raise UsageError(msg, hint="the lengths in the index are from another tokenizer, or the data changed later")
         return tokens
 
     def arrays(

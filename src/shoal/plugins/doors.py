@@ -30,8 +30,8 @@ class Door(Mapping[str, Callable[..., _Made]]):
     """Makers by name: shoal's own, and the entry points of ``group`` in installed packages.
 
     An object that a package's maker returns must have all ``members``; its ``name`` must be the name of the maker,
-    because states and indexes refer to it. One of our own names is never another package's. ``in`` and iteration read
-    names and load nothing; ``[name]`` raises `UsageError` if a package's entry point cannot be loaded or called.
+    because states and indexes refer to it. shoal's own names take precedence over other names. ``in`` and iteration
+    read names and load nothing; ``[name]`` raises `UsageError` if a package's entry point cannot be loaded or called.
 
     >>> Door("shoal.numbers", {"one": lambda: 1}).make("one")
     1

@@ -1,4 +1,4 @@
-"""Calls in other threads: blocking calls whose wait can end, and calls side by side whose results come in order."""
+"""Calls in other threads: blocking calls with a wait that can be stopped, and parallel calls with ordered results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SLICE_SECONDS = 0.1
 
 
 def called_in_order(call: Callable[[_Item], _Result], items: Iterable[_Item], *, num_threads: int) -> Iterator[_Result]:
-    """Yield ``call(item)`` for each item, in order; at most ``num_threads`` calls run or have results that wait.
+    """Yield ``call(item)`` for each item, in order; at most ``num_threads`` results are in the making or unread.
 
-    With one thread, each call is made when its result is needed. Raises the first error of a call, in this order, after
-    the calls under way have ended; no more calls begin.
+    With one thread, each call is made when its result is needed. After an error no further call begins; the error of
+    the first failed item is raised once the running calls have ended.
 
     >>> list(called_in_order(abs, range(-2, 2), num_threads=4))
     [2, 1, 0, 1]

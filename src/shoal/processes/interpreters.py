@@ -16,8 +16,8 @@ def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Pop
     """Start a module of this package as a program; ``options`` go to `subprocess.Popen`.
 
     The program imports the package from the same place as this process: installed, or in a directory that only
-    ``sys.path`` knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It
-    starts no threads for linear algebra: numpy would create one per processor, for nothing.
+    ``sys.path`` knows. The program has its own process group: Ctrl-C reaches only the parent, and the parent ends the
+    program. The program starts no threads for linear algebra: numpy would create one unused thread per processor.
     """
     path = os.environ.get("PYTHONPATH", "")
     # Installed packages are found anyway, and their directory ahead of the standard library could shadow parts of it.

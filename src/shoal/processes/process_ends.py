@@ -30,9 +30,9 @@ _watching = 0  # process number of the watching thread, which a forked child doe
 def end_with_parent() -> None:
     """End this process within a second or so of the end of its parent, in the middle of any work.
 
-    A thread waits for that end. It first closes the caches that only this process still has open, as the parent would
-    have done; nothing else is cleaned up: no ``finally`` and no `atexit`. A function that holds the interpreter's lock
-    delays the end.
+    A thread waits for the end of the parent. The thread then closes the caches that only this process still has open,
+    as the parent would have done, and ends this process without ``finally`` and `atexit`. A function that holds the
+    interpreter's lock delays the end.
     """
     global _watching  # noqa: PLW0603  # there is one process
     if _watching != os.getpid():

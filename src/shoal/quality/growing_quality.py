@@ -1,16 +1,16 @@
 """Predicted shuffle quality over the first epoch of the growing order, from the sizes of a listing alone.
 
-A segment mixes only its own shards, and the early ones have few. So a batch varies more than in a perfect shuffle of
-the dataset for two reasons: samples of one chunk meet in it, as in any window, and its other samples come from the
-shards of one segment. If a sample's batch holds on average ``s_c`` companions of its own chunk, and ``s_s`` of other
-chunks of its shard,
+A segment mixes only its own shards, and early segments have few shards. So a batch varies more than in a perfect
+shuffle of the dataset for two reasons: the batch has several samples of one chunk, as in any window, and its other
+samples come from the shards of one segment. If a sample's batch holds on average ``s_c`` companions of its own chunk,
+and ``s_s`` of other chunks of its shard,
 
     VR(b) = (1 + rho_c s_c + rho_s s_s + rho' (b - 1 - s_c - s_s)) / (1 - (b - 1) / (N - 1))
 
 is exact on average over seeds. ``rho_c`` is the correlation of two samples of one chunk, ``rho_s`` the correlation of
-samples of two chunks of one shard, and ``rho'`` the remaining one between shards. In a window over the whole dataset,
-as in `shoal.quality.prediction`, chunks of one shard meet no more often than others, so that ``rho_s`` makes no
-difference.
+samples of two chunks of one shard, and ``rho'`` the remaining correlation between shards. In a window over the whole
+dataset, as in `shoal.quality.prediction`, chunks of one shard meet no more often than others, so that ``rho_s`` makes
+no difference.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def position_correlation(ids: ArrayLike) -> float:
     """
     array = np.asarray(ids, dtype=np.float64)
     if array.ndim != 1 or len(array) < 2 or np.ptp(array) == 0:
-        msg = f"the ids of an epoch have the shape (N,), at least two different ones; got shape {array.shape}"
+        msg = f"the ids of an epoch must have shape (N,) and two different values; got shape {array.shape}"
         raise UsageError(msg)
     source = array - array.mean()
     output = np.arange(len(array), dtype=np.float64)

@@ -65,9 +65,9 @@ def _elsewhere(number: int) -> Sample:
 
 
 class Fetcher:
-    """Reader of units ahead of their use, which keeps them until they are released.
+    """Reader of units ahead of their use; the fetcher keeps each unit until it is released.
 
-    At most ``ahead_limit_bytes`` are requested or wait for their first use.
+    At most ``ahead_limit_bytes`` are requested or unused.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class Fetcher:
             yield run
 
     def take(self, unit: int, buffer_for: Callable[[UnitRead], memoryview | None]) -> tuple[UnitRead, _Records | None]:
-        """Return the read of a unit, in use from now on, and its records, which the caller keeps.
+        """Mark a unit as in use, and return its read and its records; the caller keeps the records.
 
-        ``buffer_for`` is called once and returns a buffer for the bytes of the read, which are then not parsed; if it
-        returns None, the bytes are parsed.
+        ``buffer_for`` is called once. If it returns a buffer, the bytes of the read are copied there and not parsed; if
+        it returns None, the bytes are parsed.
         """
         read, promise = self._due(unit)
         buffer = buffer_for(read)

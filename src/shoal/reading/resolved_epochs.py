@@ -141,7 +141,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields to pickle for processes; caches are emptied, as they are large and quickly filled again."""
+        """Return the fields to pickle for processes; caches are left out: they are large and quickly refilled."""
         columns: Any = fields(cast("Any", self))
         return {field.name: self.__dict__[field.name] if field.init else field.default_factory() for field in columns}
 
@@ -173,11 +173,11 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return True
 
     def length(self, epoch: int) -> Length:
-        """Return the positions of an epoch, gaps included, or an estimate; returns almost at once."""
+        """Return the number of positions of an epoch, gaps included, or an estimate; returns almost at once."""
         return Length(self.num_positions(epoch))
 
     def most_until_any(self, epoch: int, number: int) -> int:  # noqa: ARG002
-        """Return a number of positions, from this position on, that surely has every sample of an epoch."""
+        """Return a number of positions, from this position on, that certainly contain every sample of an epoch."""
         return self.num_samples_of(epoch)
 
     def begin(self, reader: int, num_readers: int) -> None:
@@ -192,7 +192,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
     ) -> tuple[OpenedDataset, Self]:
         """Return the first piece and these epochs with a cache for each part.
 
-        ``share(part, order, window_bytes)`` adds the cache; if the bytes are None, the order knows its window.
+        ``share(part, order, window_bytes)`` adds the cache; without ``window_bytes``, the order knows its window.
         """
         parts = zip(opened.parts, self.parts, strict=True)
         return opened.with_parts(tuple(share(part, order, None) for part, order in parts)), self
@@ -213,7 +213,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return source.whole
 
     def whole(self, opened: OpenedDataset, epoch: int) -> Piece[PartT]:  # noqa: ARG002
-        """Return all of an epoch, given the first piece, waiting until it can be read."""
+        """Return all samples of an epoch, given the first piece; wait until all can be read."""
         return Piece(opened, self, is_last=True)
 
     def pieces(self, opened: OpenedDataset, epoch: int, piecewise: Piecewise) -> Pieces[PartT]:  # noqa: ARG002
@@ -300,7 +300,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[PartT]):
-    """Samples of an epoch that can be read now: shards with their index, and their order; the last piece ends it."""
+    """Samples of an epoch that can be read now: indexed shards and their order; the last piece ends the epoch."""
 
     opened: OpenedDataset
     resolved: ResolvedEpochs[PartT]
@@ -321,7 +321,7 @@ class Piecewise(NamedTuple):
 
 
 class Pieces(Generic[PartT]):
-    """The pieces of an epoch in turn: one here; subclasses have several, and wait for them."""
+    """The pieces of an epoch in turn: a single piece; subclasses have several pieces, and wait until each is ready."""
 
     is_ready = True
     """True if the first piece is ready."""
@@ -330,7 +330,7 @@ class Pieces(Generic[PartT]):
         self._whole = whole
 
     def upto(self, position: int, *, read_before: int) -> Piece[PartT]:  # noqa: ARG002
-        """Return a piece with this position, waiting until it can be read; earlier than ``read_before`` all is done."""
+        """Return a piece with this position, once it can be read; positions before ``read_before`` are done."""
         return self._whole
 
     def whole(self) -> Piece[PartT]:

@@ -307,7 +307,7 @@ def can_spill(opened: Opened) -> bool:
 
 @singledispatch
 def resolve(request: Request, source: Source, selection: Selection) -> Resolved:
-    """Return the epochs of a selection of samples in the requested order; other kinds of requests register theirs."""
+    """Return the epochs of a selection of samples in the requested order; other requests register functions here."""
     opened = source.whole.one("this order")
     return ResolvedOrder(
         opened.index,

@@ -96,8 +96,8 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         if order is None:
             order = self._orders.order(epoch)
             if not order.num_samples and (num_documents := self.documents.num_positions(epoch)):
-                msg = f"{self.packing.verb}() makes nothing of {num_documents:,} documents: "
-                msg += "they have no tokens, or too many"
+                msg = f"{self.packing.verb}() makes no sequence of {num_documents:,} documents: "
+                msg += "the documents have no tokens, or too many"
                 raise UsageError(msg, hint='ds.index_column("num_tokens") has their lengths')
             keep_newest(self._epochs, epoch, order)
         return order

@@ -1,6 +1,6 @@
 """A progress line on stderr, redrawn in place; the only module of the library that writes to a terminal.
 
-Long commands of shoal show one, and streams on request (`Dataset.reading`).
+Long commands of shoal show a progress line; streams show a progress line on request (`Dataset.reading`).
 """
 
 from __future__ import annotations

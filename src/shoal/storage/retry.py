@@ -1,7 +1,7 @@
 """Retries of transient failures, with growing, random pauses, until a deadline.
 
 Each pause is drawn at random from zero to a bound that doubles ("full jitter"): clients that failed together must not
-come back together. The owner of a thread sets with `retry_control` how pauses end, so that closing a stream does not
+come back together. With `retry_control`, the owner of a thread sets how pauses end, so that closing a stream does not
 wait for a server that is down, and where retries are counted. Retries that take more than a few seconds are logged.
 
 References
@@ -118,8 +118,8 @@ def retried(
     The text ``what``, or its result if it is a function, ends the sentence "could not ...", without secrets. The
     deadline counts from ``began_seconds`` (`time.monotonic`), if given, and else from now.
 
-    Raises a final `StorageError` at once, or when it has come, with the same evidence, as often as it is worth
-    attempts; after the deadline, a final error with the number of attempts, chained to the last error.
+    A final `StorageError` is raised once it has occurred ``worth_attempts`` times with the same evidence, usually at
+    once. After the deadline, a final error with the number of attempts is raised, chained to the last error.
     """
     control = _thread_state.control
     deadline_seconds = rule.deadline_seconds if control.deadline_seconds is None else control.deadline_seconds
@@ -144,7 +144,7 @@ def retried(
             if passed_seconds + pause_seconds >= _LOG_AFTER_SECONDS:
                 _log_retry(error, action, attempt, passed_seconds, deadline_seconds)
             if control.pause(pause_seconds):
-                raise StoppedError(f"could not {action}: the stream was closed while this was tried again") from error
+                raise StoppedError(f"could not {action}: the stream was closed during a retry") from error
     raise AssertionError  # pragma: no cover - the loop has no end
 
 
@@ -216,7 +216,7 @@ class RetryingStore(StoreWrapper):
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
         """Write the whole object if the stored object is ``replaces``; return True if written.
 
-        If the answer to the first attempt was lost, a later attempt may find the object already written: so it compares
+        If the response to the first attempt was lost, a later attempt may find the object already written, and compares
         the bytes.
         """
         num_tries = 0
@@ -245,7 +245,7 @@ class Counting(Protocol):
         """Count one attempt of a request as started."""
 
     def ended(self, num_bytes: int) -> None:
-        """Count it as ended, answered or failed."""
+        """Count one attempt of a request as ended, with or without success."""
 
 
 class CountedReads(StoreWrapper):

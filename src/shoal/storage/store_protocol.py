@@ -204,7 +204,7 @@ class _RangeReader:
 class KnownObjects:
     """Size and version of each object when it was first seen, so that a change is noticed.
 
-    No lock: each step is one dict operation, atomic between threads, so a fork cannot leave one held.
+    There is no lock that a fork could leave held: each step is one dict operation, atomic between threads.
     """
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ def check_length(path: str, first_byte: int, end_byte: int, num_received: int, n
 
 
 def version_of(etag: str | None) -> str:
-    """Return an etag in comparable form: some servers quote it, or call it weak, in some answers only."""
+    """Return an etag in comparable form: some servers quote the etag, or mark it as weak, only in some responses."""
     return (etag or "").removeprefix("W/").strip('"')
 
 

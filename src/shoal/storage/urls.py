@@ -107,7 +107,7 @@ def relative(path: str, root: str) -> str:
 
 
 def parent(url: str) -> str:
-    """Return the directory of an object: at the top its host or bucket; for a host or bucket, a URL that `is_top`."""
+    """Return the directory of an object: at the top, its host or bucket; for a host or bucket, a URL that `is_top`."""
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     directory = posixpath.dirname(path)

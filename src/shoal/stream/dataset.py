@@ -168,7 +168,7 @@ class Dataset(StageVerbs):
         by
             The value that samples of a group share: a column of the index (compared by its texts, if it has any),
             ``"shard"``, ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By
-            default each sample is a group of its own, known by the name of its shard and its number there.
+            default each sample is its own group, identified by the name of its shard and its number in the shard.
         group
             A function from this value to the group: ``lambda key: key.split("_")[0]``.
         seed
@@ -370,7 +370,7 @@ class Dataset(StageVerbs):
         Raises
         ------
         TypeError
-            Only reading shows the length of an epoch (`filter`), or the epoch has no end.
+            The length of an epoch is known only after reading (`filter`), or the epoch has no end.
         """
         return self.stream.length()
 

@@ -103,7 +103,7 @@ class Stream:
         first = resolved.first(spec.source)
         if batcher.makes_arrays and collate is not usual_collate:
             msg = "collate_fn= makes a batch of samples, but pack_sequences() makes the arrays itself"
-            raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
+            raise UsageError(msg, hint="leave out collate_fn=, and use map(function) after batch() to change batches")
         if partition.batched and not batcher.makes_arrays and collate is usual_collate:
             refuse_other_fields(first.opened, spec.stages)
         knows_end = not waits_for_little or batcher.counts_share or resolved.knows_end(cursor.epoch)
@@ -192,7 +192,7 @@ class Stream:
     def length(self, *, exactly: bool = False) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples; an estimate unless ``exactly``.
 
-        `TypeError` if only reading shows the length, the epoch has no end, or ranks do not know all shards.
+        `TypeError` if the length is known only after reading, the epoch has no end, or ranks do not know all shards.
         """
         resolved, epoch, (rank, world_size) = self.resolved, self.cursor.epoch, self.spec.ranks.resolve()
         if self.num_steps_of_pass is not None:

@@ -1,4 +1,4 @@
-"""Damaged bytes, and checks of a format on damaged shards: it must return the right samples, or refuse them."""
+"""Damaged bytes, and checks that a format returns the right samples of a damaged shard, or refuses them."""
 
 from __future__ import annotations
 

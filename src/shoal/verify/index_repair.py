@@ -45,7 +45,7 @@ def repair_index(
     """
     path, index_store = dataset.index_path, dataset.index_store
     if path is None or index_store is None:
-        msg = "there is no index file beside these shards that could be written"
+        msg = "there is no index file to repair beside these shards"
         raise UsageError(msg, hint="`shoal index` makes one")
     if output is None and scheme_of(path) in ("http", "https"):
         msg = f"{path}: the index cannot be written here: nothing is written over http"
@@ -128,7 +128,7 @@ def _with_known_columns(
         new = [name for name, samples in zip(repaired.shard_names, now, strict=True) if samples not in known]
         msg = f"the index was left as it is: it has the columns {', '.join(own)}, and their values for the new samples "
         msg += f"of {counted(len(new), 'shard')}, the first of {new[0]}, are unknown"
-        hint = "`shoal index --columns` reads columns from samples; `shoal index --output FILE` makes an index without"
+        hint = "`shoal index --columns` reads columns from samples; `shoal index --output FILE` writes none"
         raise UsageError(msg, hint=hint)
     columns = {}
     if RECORD_CRCS in old.columns and (crcs := record_checksums(repaired, paths, store=store)) is not None:

@@ -48,7 +48,7 @@ def sample_ids(text: str) -> list[int]:
 
 
 def order(text: str) -> str:
-    """Check the name of an order, and return the text with its arguments."""
+    """Check the order's name in a text such as ``block(chunks=64)``, and return the text unchanged."""
     name = text.partition("(")[0].strip()
     if name not in ORDERS:
         msg = f"there is no order {name!r}; {did_you_mean(name, ORDERS)}there are {', '.join(ORDERS)}"

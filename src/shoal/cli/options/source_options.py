@@ -102,7 +102,7 @@ def refuse_mixture(arguments: argparse.Namespace) -> None:
     """Raise `UsageError` if the source is a mixture file; for verbs about one dataset."""
     if names_mixture(arguments):
         msg = f"{printed(source_of(arguments))} is a mixture file, but `shoal {arguments.verb}` works on one dataset"
-        hint = "call it for each source; mix, plan, head, trace, audit, bench and verify take the file"
+        hint = "call this verb for each source; mix, plan, head, trace, audit, bench and verify take mixture files"
         raise UsageError(msg, hint=hint)
 
 

@@ -38,7 +38,7 @@ def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> Non
     text = 'order, such as "block" or "block(chunks=64)" (default: window)'
     group.add_argument("--order", type=order_text, metavar="ORDER", help=text)
     group.add_argument("--seed", type=int, metavar="S", help="seed (default: 0)")
-    group.add_argument("--window", metavar="BYTES", help="bytes that mix at a time, such as 16GiB (default: 512MiB)")
+    group.add_argument("--window", metavar="BYTES", help="bytes mixed at a time, such as 16GiB (default: 512MiB)")
     group.add_argument("--chunk", metavar="BYTES", help="chunk size, such as 1MiB (default: a 1024th of the window)")
     group.add_argument("--num-canonical-nodes", type=int, metavar="C", help="parts of the dataset that mix separately")
     group.add_argument("--chunks", type=int, metavar="K", help="chunks of the window or block, instead of --window")

@@ -26,8 +26,9 @@ _MOST_SEGMENTS = 12
 class Planned:
     """The plan of data in an order on a cluster.
 
-    ``num_reads`` counts the reads of all ranks in the whole epoch; ``fetched`` and ``num_requests`` reach the store,
-    reduced by the chunk caches ``cached``. ``growing`` is the mixing of a first epoch while shards are indexed.
+    ``num_reads`` counts the reads of all ranks in the whole epoch; ``fetched`` and ``num_requests`` count only traffic
+    that reaches the store behind the chunk caches ``cached``. ``growing`` is the mixing of a first epoch while shards
+    are indexed.
     """
 
     data: PlannedData
@@ -223,7 +224,7 @@ def _growing_facts(quality: GrowingQuality) -> dict[str, Any]:
 
 
 def _within(bytes_due: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
-    """Return the bytes received by a node within its limit: excess bytes move later, and at the end earlier.
+    """Return the bytes received by a node within its limit: excess bytes move to later times, or to earlier at the end.
 
     >>> _within(np.array([9.0, 1.0, 1.0, 5.0]), 4.0).tolist()
     [4.0, 4.0, 4.0, 4.0]

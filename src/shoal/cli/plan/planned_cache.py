@@ -84,7 +84,7 @@ class PlannedCache:
         warnings = []
         if self.least_bytes <= self.budget_bytes < 2 * self.least_bytes:
             least = format_bytes(self.least_bytes)
-            text = f"The cache is small: the ranks of a node share {least} at a time, and twice as much is better."
+            text = f"The cache is small: the ranks of a node share {least} at a time; use a cache twice as large."
             warnings.append(f"{text} The cache may drop chunks before all ranks have read the chunks.")
         if self.num_spilled:
             chunks = counted(self.num_spilled, "chunk")

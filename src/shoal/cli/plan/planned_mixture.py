@@ -87,7 +87,7 @@ def _refuse_unplanned(arguments: argparse.Namespace, cluster: Cluster) -> None:
         raise UsageError(msg, hint="`shoal mix FILE --pack-sequences LENGTH` counts its steps; or plan each source")
     if arguments.index is not None:
         msg = f"{path} is a mixture, but --index names the index of one dataset"
-        raise UsageError(msg, hint="index: beside the path of a source, in the file")
+        raise UsageError(msg, hint="write index: beside the path of a source in the mixture file")
 
 
 def _shuffled(

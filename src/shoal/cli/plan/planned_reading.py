@@ -61,7 +61,7 @@ class DatasetReading:
 
     @property
     def largest_batch(self) -> int:
-        """Number of samples in all modelled chunks: VR is predicted for smaller batches."""
+        """Number of samples in all modelled chunks; VR is predicted only for smaller batches."""
         return int(self.chunk_samples.sum())
 
     @property

@@ -264,7 +264,7 @@ def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column])
         msg = f"{path}: the existing index has the columns {', '.join(lost)}, but a scan of headers cannot find them"
         again = f"--columns {','.join(words)} reads them again; " if words else ""
         keeps = "`shoal verify --repair-index` keeps them"
-        hint = f"{again}{keeps}; --output FILE writes an index without them elsewhere, or here: {path}"
+        hint = f"{again}{keeps}; --output FILE writes an index without columns elsewhere, or here: {path}"
         raise UsageError(msg, hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""The `shoal repack` command: write shards again in another format, of another size, or mixed."""
+"""The `shoal repack` command: rewrite shards in another format, with another size, or mixed."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class TracedRun:
         msg = f"step {step} was requested; epoch {self.epoch} has steps {steps}"
         if self.start:
             msg += f", counted from position {self.counted_from}"
-        hint = "negative steps lie before the position of a state, with --state FILE --from-state"
+        hint = "with --state FILE --from-state, negative steps are the steps before the position of the state"
         if step >= end > 0:
             hint = f"counted over all epochs, use --epoch {step // end} --step {step % end}"
         if self.start:

@@ -259,7 +259,7 @@ def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
         if num_bytes > limit_bytes:
             raise TooMuchError(limit_bytes)
         if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # a false size would be allocated before the error
-            raise CodecError(f"it says that {num_bytes} bytes are in these {len(data)}")
+            raise CodecError(f"its header claims {num_bytes} decompressed bytes, too many for {len(data)} bytes")
         yield bytes(library.snappy.decompress_raw(data))
     except library.DecompressionError as error:
         raise CodecError(str(error)) from None

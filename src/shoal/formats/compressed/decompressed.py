@@ -1,7 +1,7 @@
 """The content of a compressed shard, decompressed while it is read forward, and the borders of its frames.
 
-A scan of the inner format reads ascending ranges. Content before the latest of them is released, so that some MiB are
-held of content of any size.
+A scan of the inner format reads ascending ranges. Content before the latest range is released, so only some MiB are in
+memory, whatever the size of the content.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DecompressedContent:
     def _release(self, first_byte: int) -> None:
         """Release the content before ``first_byte``."""
         if first_byte < self.first_byte:
-            raise ValueError(f"byte {first_byte} of the content was released: it is held from {self.first_byte} on")
+            raise ValueError(f"byte {first_byte} of the content was released; bytes from {self.first_byte} on are left")
         del self._held[: first_byte - self.first_byte]
         self.first_byte = first_byte
 
@@ -181,12 +181,12 @@ class FrameBorders:
         return max(0, self.num_borders - 1)
 
     def rows(self) -> NDArray[np.int64]:
-        """Return the row of each frame's start and of the end, once all was read; shape (num_frames + 1, 3)."""
+        """Return the row of each frame's start and of the end, after all bytes are read; shape (num_frames + 1, 3)."""
         self._resolve(1 << 62)
         return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 3)
 
     def _resolve(self, before: int) -> None:
-        """Compute the rows of frame ends below ``before``; all of them are known."""
+        """Compute the rows of frame ends below ``before``; these frame ends must be known."""
         ends = self._content.members.content_ends
         num_done = len(self._rows) // 3
         stop = bisect_left(ends, before)

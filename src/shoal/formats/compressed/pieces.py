@@ -196,7 +196,7 @@ def head_of_pieces(pieces: CompressedPieces) -> dict[str, Any]:
 
 
 def may_cut(head: Mapping[str, Any]) -> WhereToCut:
-    """Return where to cut a shard to compare it with an index that keeps ``head`` of it."""
+    """Return where to cut a shard, so that the cuts match the index that has this ``head``."""
     return WhereToCut(at_ends="pieces" in head, inside_frames=isinstance(head.get("pieces"), Mapping))
 
 
@@ -214,10 +214,10 @@ class PiecesOfSpan(NamedTuple):
 
 
 def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSpan:
-    """Return the content of a span's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
+    """Return the content of a span's pieces, by the head of their shard; the content has at most ``limit_bytes``.
 
-    If the first piece does not begin with the shard, it begins at ``origin`` of the head. Raises `ShardError`: no
-    pieces lie there, or the head is damaged or from a newer version.
+    ``origin`` in the head is the start of the first piece; without ``origin``, the piece begins with the shard. Raises
+    `ShardError`: no pieces lie there, or the head is damaged or from a newer version.
     """
     first_byte = span.first_byte
     try:

@@ -85,7 +85,7 @@ class Compressed(Format):
         return self.inner.field_names(head.get("inner", {}))
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Scan like `scan`, cutting like the index that keeps ``head`` of the shard."""
+        """Scan like `scan`, and cut the shard as in the index that has this ``head``."""
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
@@ -102,8 +102,8 @@ class Compressed(Format):
             if about is None:
                 scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
                 if scan.piece_samples is not None:
-                    msg = f"the content of this shard ({self.codec}) is compressed itself, or a table"
-                    raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
+                    msg = f"the content of this shard ({self.codec}) is itself compressed, or is a table"
+                    raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open the result")
                 about = About(scan.head, scan.notes)
                 borders.add(scan.sample_starts, scan.layout_crcs)
             content.read_to_end()
@@ -198,7 +198,7 @@ class Compressed(Format):
         return self.inner.parse(data, within)
 
     def _borders(self, read: ReadBytes, num_bytes: int, shard: str) -> NDArray[np.int64]:
-        """Return the borders of the samples in decompressed bytes, which may be written to; [0] for pieces."""
+        """Return the borders of the samples in decompressed bytes, as a writable array; [0] for pieces."""
         borders = SampleBorders(with_crcs=False)
         if self.inner.scan_forward(StoredContent(read, num_bytes), borders, shard=shard) is None:
             scan = self.inner.scan(read, num_bytes, shard=shard)

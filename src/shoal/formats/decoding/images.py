@@ -132,8 +132,8 @@ def _converted(image: Any, mode: str) -> Any:
         image = pillow("an image").fromarray(upper)
     elif image.mode in ("I", "F"):
         stored = "floating numbers" if image.mode == "F" else "integers of 32 bits"
-        instead = 'decode("pilraw") gives them as stored'
-        raise ValueError(f"the pixels are {stored}, but nothing says which are black and white: {instead}")
+        instead = 'decode("pilraw") gives the pixels as stored'
+        raise ValueError(f"the pixels are {stored}, and the values of black and white are unknown: {instead}")
     elif image.mode == "LAB" and mode == "L":  # Pillow converts LAB only to colours
         image = image.convert("RGB")
     return image.convert(mode)

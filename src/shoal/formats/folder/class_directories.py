@@ -92,7 +92,7 @@ class ClassDirectories:
 
 
 def refuse_strays(outside: Iterable[tuple[str, str]], kinds_inside: Collection[str], *, root: str, hint: str) -> None:
-    """Raise `SourceError` if a file outside of the classes has a kind that occurs inside them.
+    """Raise `SourceError` if a file outside of the classes has a kind that occurs inside the classes.
 
     ``outside`` are names and kinds. Files of other kinds (a list of the classes, a README) are left out.
     """

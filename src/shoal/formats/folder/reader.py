@@ -42,11 +42,11 @@ _MEDIA = (
 class Folder(Format):
     """The format of a directory of single files, as ``format="folder"``; a sample is a file.
 
-    It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, if ``field``
-    is given, under that name; ``cls``, the number of its class, the first directory in its path; and the columns of
-    its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory or above.
+    A sample has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, if
+    ``field`` is given, under that name; ``cls``, the number of its class, the first directory in its path; and the
+    columns of its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory or above.
 
-    ``labels`` turns labels on or off; by default they are on if there is no such table and files lie in directories.
+    ``labels`` turns ``cls`` on or off; the default is on if there is no such table and files lie in directories.
     ``classes`` are the names of the classes by number; by default the names of all directories beside each other,
     sorted, empty ones included, in all splits (``train/cat``, ``val/cat``). ``below_splits`` says that names begin with
     the directory of a split, and is set automatically. Files with these ``suffixes`` count: by default images, audio,
@@ -180,7 +180,7 @@ def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, 
             file = normpath(join(dirname(name), str(row[_FILE_NAME])))
             wrong = f"two rows name {file}" if file in rows else ""
             if None in row or (None in row.values() and name.endswith(".csv")):
-                wrong = f"the row of {file} has another number of fields than there are columns"
+                wrong = f"the row of {file} has more or fewer fields than there are columns"
             if wrong:
                 raise ValueError(wrong)  # reported below
             rows[file] = {column: value for column, value in row.items() if column != _FILE_NAME}

@@ -101,7 +101,7 @@ def _readable(path: str, what: str, instead: str) -> Iterator[None]:
         raise SourceError(f"{path}: {error.message}", hint=error.hint) from None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         msg = f"{path}: {what}, and cannot be read: {type(error).__name__}: {error}"
-        raise SourceError(msg, hint=f"copy it again; or name the shards by {instead}") from None
+        raise SourceError(msg, hint=f"copy the manifest again; or name the shards by {instead}") from None
 
 
 def _is_streaming(document: Any) -> bool:

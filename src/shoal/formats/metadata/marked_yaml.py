@@ -66,7 +66,7 @@ class Marked:
         return self.value
 
     def part(self, key: str) -> Marked:
-        """Return the value of a key, or this value if it has no such key: the nearest position for an error."""
+        """Return the value of a key, or this value if the key is missing: an error then has the nearest position."""
         return self.value.get(key, self) if isinstance(self.value, dict) else self
 
     def items(self, what: str) -> list[Marked]:

@@ -49,7 +49,7 @@ class Splits:
         return len(self.filled if self.is_declared else {kind_in(name) or name for name in self.filled}) > 1
 
     def named(self, name: str) -> str | None:
-        """Return the split of this name, else the only split of its kind, as ``val`` for "validation"; else None."""
+        """Return the split of this name, or the only split of this kind (``val`` for "validation"); else None."""
         if name in self.parts:
             return name
         kind = KIND_OF_SPLIT.get(name.lower())

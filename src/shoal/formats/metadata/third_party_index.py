@@ -78,7 +78,7 @@ def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
     """Return the error for samples that contradict a third-party index; it is not damage that may be skipped."""
-    msg = f"{shard}, byte {byte}: {what}; the index was made from another tool's index, which is wrong"
+    msg = f"{shard}, byte {byte}: {what}; the index was made from a wrong index of another tool"
     return IndexFileError(msg, hint="remove the .idx beside the shard, and run `shoal index` on the shards")
 
 
@@ -115,7 +115,7 @@ def _borders_in_wds2idx(lines: list[str]) -> NDArray[np.int64]:
         else:  # without names, a repeated suffix shows that the line holds two samples
             keys = {key} if len({*words[0::per_member]}) == len(words) // per_member else set()
         if len(keys) != 1:
-            raise ValueError(f"{len(keys)} samples in a line, or the sample of the line before continues")
+            raise ValueError(f"{len(keys)} samples in a line, or a line that continues the sample of the previous line")
         key = keys.pop()
         offsets, sizes = (np.array(words[at::per_member], dtype=np.int64) for at in (1, 2))
         end = int((offsets + sizes).max())

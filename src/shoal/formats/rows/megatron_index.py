@@ -23,7 +23,7 @@ _HINT = "copy both files again, or write the .idx again with the tools of Megatr
 
 
 def megatron_dtype(read: ReadBytes, num_bytes: int, *, shard: str) -> str:
-    """Return the type of the tokens, from the header alone; raises `ShardError` if it is no such index."""
+    """Return the type of the tokens, from the header alone; raises `ShardError` if the file is not such an index."""
     header = bytes(read(0, min(num_bytes, _HEADER_BYTES)))
     if len(header) < _HEADER_BYTES:
         _refuse(f"the .idx of the shard has {num_bytes} bytes, but a header needs {_HEADER_BYTES}", shard)

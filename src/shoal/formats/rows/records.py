@@ -1,7 +1,7 @@
 """Records: samples with borders of their own, each decoded from its bytes alone, as in most formats.
 
-Such a format finds the borders (`borders_in`) and defines how the bytes of one sample are decoded; `CutRecords` does
-the rest: it hands out samples by number and adds positions to errors.
+Such a format finds the borders (`borders_in`) and defines how the bytes of one sample are decoded; `CutRecords`
+hands out samples by number and adds positions to errors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def borders_in(
 ) -> Sequence[int]:
     """Return the offsets where a span's samples begin and the last one ends: from the index, else from ``walk``.
 
-    Raises `ShardError`: they are not ``span.num_samples``, or lie outside the buffer.
+    Raises `ShardError` if there are not ``span.num_samples`` samples, or an offset lies outside the buffer.
     """
     is_known = span.sample_starts is not None
     starts = walk() if span.sample_starts is None else span.sample_starts

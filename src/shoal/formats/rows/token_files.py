@@ -1,4 +1,4 @@
-"""Files of nothing but tokens, as language models are trained on: of nanoGPT, llm.c and Megatron-LM.
+"""Files of tokens for training language models: the files of nanoGPT, llm.c and Megatron-LM.
 
 - nanoGPT: tokens without a header, uint16 by convention.
 - llm.c and modded-nanogpt: 256 int32 of header (magic number, version, number of tokens), and the tokens.
@@ -37,13 +37,14 @@ _NO_DOCUMENTS = "only the .idx of Megatron-LM says where documents begin; Tokens
 class Tokens(Format):
     """The format of files of tokens (``.bin``): nanoGPT, llm.c, modded-nanogpt, Megatron-LM; a sample has ``tokens``.
 
-    ``Tokens(1024)`` gives windows of 1,025 tokens, inputs and targets: one begins every 1,024, so each token but the
-    first of a file is a target once. Documents begin and end anywhere in them. The tokens at the end of a file that
-    fill no window are left out and counted in the index, as ``tokens_left_over``. ``Tokens()`` gives the documents of
-    Megatron-LM, with the column ``num_tokens`` for `pack_sequences`; empty ones are left out and counted.
+    ``Tokens(1024)`` gives windows of 1,025 tokens, inputs and targets: a window begins every 1,024 tokens, so each
+    token but the first of a file is a target once. Documents begin and end anywhere in a window. The tokens at the end
+    of a file that fill no window are left out and counted in the index, as ``tokens_left_over``. ``Tokens()`` gives the
+    documents of Megatron-LM, with the column ``num_tokens`` for `pack_sequences`; empty documents are left out and
+    counted.
 
-    ``dtype`` is the type of tokens in files of nanoGPT, which do not say it; the header of llm.c and the ``.idx``
-    beside a file of Megatron-LM do. Indexing reads the header and the ``.idx`` alone.
+    ``dtype`` is the type of tokens in files of nanoGPT, which do not record the type; the header of llm.c and the
+    ``.idx`` beside a file of Megatron-LM record the type. Indexing reads only the header and the ``.idx``.
 
     Raises
     ------
@@ -116,7 +117,7 @@ class Tokens(Format):
 
 
 def options_in_name(name: str) -> dict[str, Any] | None:
-    """Return the options in a name, for the command line and mixture files; None if it has none.
+    """Return the options in a name, for the command line and mixture files; None if the name has no options.
 
     >>> options_in_name("tokens:1024"), options_in_name("tokens:1024:int32"), options_in_name("tokens")
     ({'length': 1024}, {'length': 1024, 'dtype': 'int32'}, None)
@@ -148,7 +149,7 @@ def _window_length(length: object) -> int:
     except TypeError:
         number = 0
     if not 1 <= number <= _LONGEST:
-        msg = f"Tokens({length!r}): a window has at least one token and the one after it, and at most 2**40"
+        msg = f"Tokens({length!r}): a window must have from 1 to 2**40 tokens, and the token after them"
         raise UsageError(msg, hint="give the context length, 1024 for instance")
     return number
 
@@ -187,7 +188,7 @@ class TokenRun(NamedTuple):
 
     @classmethod
     def of_head(cls, head: Mapping[str, Any]) -> TokenRun:
-        """Return what the index keeps of a file."""
+        """Return the run of tokens that the metadata of a file describes."""
         return cls(head["dtype"], head["first_byte"], head["num_tokens"])
 
     @property

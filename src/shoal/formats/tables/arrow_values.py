@@ -32,7 +32,7 @@ from shoal.formats.tables.arrow_types import (
 
 
 def python_value(scalar: Any) -> Any:
-    """Convert a scalar as pyarrow does, but times that Python cannot represent to numpy times.
+    """Convert a scalar as pyarrow does; times that Python cannot represent become numpy times.
 
     A time of the day becomes the time since midnight. Raises `ValueError` if the value is invalid for its type (text
     that is not UTF-8).

@@ -20,8 +20,8 @@ _MOST_FIELDS = 10_000
 _EXACT = 1 << 53  # a float64 holds all integers up to this
 _MOST_DIGITS = 76
 _HINT = (
-    "make them of one kind; or write tar or jsonl, whose samples need not be alike; "
-    'or on_error="skip" leaves out samples of another kind'
+    "convert the values to one kind; or write tar or jsonl, where samples may differ; "
+    'or leave out samples of another kind with on_error="skip"'
 )
 
 

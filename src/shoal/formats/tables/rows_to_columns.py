@@ -55,7 +55,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
     if isinstance(value, np.ndarray):
         return value.copy(), int(value.nbytes) + 4
     if depth > _MOST_DEEP:
-        msg = f"a value has lists in lists {_MOST_DEEP} deep"
+        msg = f"a value has lists nested more than {_MOST_DEEP} deep"
         raise UsageError(msg, hint="a column cannot hold deeper values, or values that contain themselves")
     if isinstance(value, list | tuple):
         if set(map(type, value)) <= _PYTHON_NUMBERS:  # for a long list, nearly all the work
@@ -288,7 +288,7 @@ def _check_times(kind: Any) -> _Check:
 
 
 def _ticks(value: Any, kind: Any) -> int:
-    """Convert a time to the number that a column of this type stores; ValueError if it is not whole."""
+    """Convert a time to the integer that a column of this type stores; ValueError if the number is not whole."""
     unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
     if isinstance(value, datetime):
         value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value

@@ -63,10 +63,10 @@ class KnownSegments:
 
 
 class SegmentsAhead:
-    """Segments of shards without an index; a thread of each process that uses them indexes ahead.
+    """Segments of shards without an index; each process that uses the segments has a thread that indexes ahead.
 
-    ``traffic`` counts the scans of this process alone; ``passing`` are the bytes that scans leave for the stream, None
-    if they leave none. A pickled or forked copy starts again, with the parts that processes of the machine have left.
+    ``traffic`` counts the scans of this process alone; ``passing`` has the bytes that scans store for the stream, None
+    if scans store no bytes. A pickled or forked copy starts again, with the parts stored by processes of the machine.
     """
 
     def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int]) -> None:
@@ -83,7 +83,7 @@ class SegmentsAhead:
 
     @property
     def num_made(self) -> int:
-        """Number of indexed segments, from the first on; reading it begins nothing."""
+        """Number of segments indexed so far; this property starts no indexing."""
         return 0 if self._ahead is None or self._pid != os.getpid() else self._ahead.num_made
 
     def begin(self, me: JobRank | None) -> None:
@@ -123,7 +123,7 @@ SegmentIndexes = KnownSegments | SegmentsAhead
 
 
 def _passing(making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int]) -> PassingBytes | None:
-    """Return room for scanned bytes of remote shards in the cache of this machine, for a few segments."""
+    """Return space in this machine's cache for scanned bytes of a few segments; None for local shards."""
     if making.store.reads_ahead:
         return None
     sizes = np.array([info.num_bytes for info in making.infos], dtype=np.int64)[order]
@@ -192,7 +192,7 @@ class GrowingShards:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identity of the listing: a digest of base names (an index may name directories) and sizes, in its order."""
+        """Identity of the listing: a digest of its base names (an index may name directories) and sizes, in order."""
         names, sizes, _ = self._listing
         words = json.dumps([[name.rpartition("/")[2] for name in names], sizes.tolist()]).encode()
         return "listing-" + hashlib.blake2b(words, digest_size=16).hexdigest()
@@ -232,7 +232,7 @@ class GrowingShards:
 
     @property
     def summary(self) -> str:
-        """Number and format of the shards, and number of indexed segments, for messages; it begins no indexing."""
+        """Number and format of the shards, and number of indexed segments, for messages; starts no indexing."""
         shards = self.shards
         if isinstance(shards, Opened):
             return f"{shards.index.num_samples:,} samples of {shards.index.num_shards:,} {shards.index.format} shards"

@@ -143,7 +143,7 @@ class IndexingAhead:
 
 
 def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
-    """Return the rank among the ranks that share the work: of this machine, or of all if machines share a directory."""
+    """Return the rank among the ranks that share the work: all ranks with one directory, else the machine's ranks."""
     if (job := making.job_rank) is None:
         return me
     making.log_machines(job)
@@ -188,7 +188,7 @@ class SegmentJob:
             self._whole = kept[0]
         if self._whole is None and not segment:
             size = format_bytes(sum(task.num_bytes for task in self._permuted[:stop]))
-            text = "%s: the first batch comes when %d of %d shards are indexed, of %s"
+            text = "%s: the first batch comes when %d of %d shards are indexed (%s)"
             _log.info(text, self._source, stop, len(self._order), size)
         while self._whole is None:
             units = self._begun()
@@ -205,7 +205,7 @@ class SegmentJob:
         return replace(subset(self._whole, self._order[first:stop].tolist()), notes=notes)
 
     def _joined(self, units: IndexUnits, numbers: range) -> Index | None:
-        """Return the index of some units, made together with others; None if the parts are gone."""
+        """Return the index of some units, made together with other processes; None if the parts are gone."""
         sharing = Sharing(
             units, self._rank, self._report, numbers,
             num_processors=1, traffic=self._traffic, absent=self._absent,
@@ -228,7 +228,7 @@ class SegmentJob:
         return None
 
     def finish(self, segments: Sequence[Index]) -> None:
-        """Keep the index of all shards, in the order of the listing, unless another process does."""
+        """Store the index of all shards, in the order of the listing, unless another process stores the index."""
         units = self._begun()
         if self._whole is None and not Sharing(units, self._rank, None, range(0)).is_finished_by_another():
             permuted = joined(segments, metadata=segments[0].metadata)

@@ -21,7 +21,7 @@ from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 @dataclass(frozen=True)
 class Unindexed:
-    """Shards without an index, and the way to make it; ``open_with`` opens some shards with their index."""
+    """Shards without an index, and the description of how to index them; ``open_with`` opens some indexed shards."""
 
     making: IndexMaking
     open_with: Callable[[Index, Sequence[str], Format, str | None], Opened]
@@ -41,7 +41,7 @@ class Unindexed:
 
     @property
     def indexes(self) -> dict[str, None]:
-        """No index yet, under the name of the only source."""
+        """The name of the only source, with None: it has no index yet."""
         return {"": None}
 
     @cached_property

@@ -133,7 +133,7 @@ class IndexUnits:
         progress: Progress | None = None,
         traffic: ScanTraffic | None = None,
     ) -> Iterator[UnitScanned]:
-        """Scan the shards of some units in one pass, several at a time, and leave each part once it is complete.
+        """Scan the shards of some units in one pass, several at a time, and store each part once it is complete.
 
         Reads of remote shards are added to ``traffic``.
         """
@@ -156,7 +156,7 @@ class IndexUnits:
                     yield task.keep(part)
 
     def merged(self) -> tuple[Index, int]:
-        """Join the parts of all units into the index of one machine; and count the shards with compared hashes.
+        """Join the parts of all units into one index, and count the shards whose hashes were compared.
 
         O(samples) time, memory of the index and its parts, and one request a unit. Raises `UsageError`: units are
         missing, or parts are of other shards.
@@ -171,15 +171,15 @@ class IndexUnits:
         return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in parts)
 
     def common_metadata(self, part: Index) -> dict[str, Any]:
-        """Return the metadata of a part that all parts share."""
+        """Return those metadata of a part that are equal in all parts."""
         return {name: value for name, value in part.metadata.items() if name != _NUM_HASHED}
 
     def part(self, number: int) -> Index | None:
-        """Return the part of the index that a unit has left; None if it has left none."""
+        """Return the part of the index that a unit has stored; None if the unit has stored no part."""
         return self.parts.read(number, _part_in)
 
     def check_unchanged(self) -> None:
-        """Raise `StorageError` if a shard has changed since the plan; one listing if that shows it."""
+        """Raise `StorageError` if a shard has changed since the plan."""
         store, source = self.request.store, self.request.source
         store.close()  # drops cached facts about the shards
         if source.complete and not store.reads_ahead:
@@ -201,7 +201,7 @@ def check_unchanged(shards: Sequence[ScanTask], store: Store) -> None:
             what = f"it had {task.num_bytes} bytes and version {task.version!r}"
             msg = f"{without_secrets(task.path)}: this shard has changed since it was listed: {what}, and has "
             msg += f"{info.num_bytes} bytes and version {info.version!r} now"
-            raise StorageError(msg, hint="open the dataset, or plan the job, again when the shards stay as they are")
+            raise StorageError(msg, hint="once the shards no longer change, open the dataset or plan the job again")
 
 
 def index_units(

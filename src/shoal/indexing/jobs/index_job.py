@@ -65,7 +65,7 @@ class IndexPlace:
         self.store.close()  # drops cached facts about the object
         if bytes(self.store.map(self.path)) != b"".join(bytes(buffer) for buffer in data):
             msg = f"{without_secrets(self.path)}: another index has been written here while this job was under way"
-            raise UsageError(msg, hint="plan the job again to replace it; or take it as it is")
+            raise UsageError(msg, hint="plan the job again to replace that index, or use that index")
 
     def _put(self, data: list[Any], scratch: str) -> bool:
         """Write the object if it has not changed since the plan; return True if written."""
@@ -274,7 +274,7 @@ def index_job(
     """Plan the index of described shards, for the object ``path`` in a store with these options."""
     if scheme_of(path) in ("http", "https"):
         msg = f"{without_secrets(path)}: the index cannot be written here: nothing is written over http"
-        raise UsageError(msg, hint="name another place for it; put it beside the shards, and it is found there")
+        raise UsageError(msg, hint="write the index elsewhere, and copy it beside the shards: shoal finds it there")
     # Separate stores: reading parts drops cached facts, which the units need.
     index_store = with_retries(open_store(path, options), options)
     directory = join(parent(path) if scheme_of(path) else str(Path(path).parent), PARTS)

@@ -109,7 +109,7 @@ class UnitParts:
 
     @_noting_failure
     def begin(self, *, keep_seconds: float) -> None:
-        """Begin the job, or go on with it; remove jobs that have written nothing for ``keep_seconds``, even this job.
+        """Begin or continue the job; remove jobs (even this job) that have written nothing for ``keep_seconds``.
 
         One listing of the directory, and one write.
         """
@@ -145,7 +145,7 @@ class UnitParts:
 
     @_noting_failure
     def get(self, number: int) -> bytes | None:
-        """Return the part of a unit; None if it has left none."""
+        """Return the stored part of a unit; None if there is no part."""
         path = self._path(_name(number))
         try:
             return self._read(path)
@@ -154,7 +154,7 @@ class UnitParts:
             return self._read(path)
 
     def read(self, number: int, decoded: Callable[[bytes], _Part]) -> _Part | None:
-        """Return the decoded part of a unit; None if it has left none, or a damaged part, which is removed."""
+        """Return the decoded part of a unit; None if there is no part, or if it was damaged and therefore removed."""
         data = self.get(number)
         with suppress(IndexFileError, ValueError, TypeError, KeyError):
             return None if data is None else decoded(data)

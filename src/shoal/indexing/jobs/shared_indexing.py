@@ -119,7 +119,7 @@ class Sharing:
         self._absent = set[int]() if absent is None else absent
 
     def _due_from(self, number: int) -> int:
-        """Return the rank that runs a unit: its own rank, or a present rank if that is absent."""
+        """Return the rank that runs a unit: its own rank, or a present rank if its own rank is absent."""
         rank, world_size = number % self._me.world_size, self._me.world_size
         if rank not in self._absent:
             return rank

@@ -76,7 +76,7 @@ class CostComparison:
     def record(self, first_byte: int, end_byte: int, *, headers_at_once: bool = False) -> None:
         """Record a range that the format reads, and decide again; O(1).
 
-        With ``headers_at_once``, headers are read by as many requests at a time as a stream.
+        With ``headers_at_once``, headers are read with as many parallel requests as a stream has.
         """
         request_bytes = self._costs.request_bytes(1 if headers_at_once else self._num_at_once)
         # Either way begins with a request, and a jump far back takes another.

@@ -70,7 +70,7 @@ def first_requests(
 
 
 class _EnoughError(Exception):
-    """The end of a probe."""
+    """Ends the scan of a shard after enough requests."""
 
 
 @dataclass(slots=True)

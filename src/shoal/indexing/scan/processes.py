@@ -57,13 +57,13 @@ def scan_in_processes(
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
-    Shards are local files, one at a time in each process; or objects in ``store``: each process scans ``num_at_once``
-    side by side, by as many requests, which are added to ``traffic``. Workers find the format by its name, also in
-    packages on ``sys.path``.
+    A process scans local files one at a time; of objects in ``store``, a process scans ``num_at_once`` in parallel,
+    with as many requests, and adds the requests to ``traffic``. Workers find the format by its name, also in packages
+    on ``sys.path``.
 
-    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard. At any end of the iteration,
-    no process and no thread is left. Raises `ShoalError`: the error of a worker, with its type; or a worker ended: the
-    error names the signal and a shard of the worker.
+    ``on_progress`` is called now and then, in this thread, with the bytes done of a shard. After the iteration ends,
+    no process and no thread is left. Raises the error of a worker, with its type; or, if a worker ended, a `ShoalError`
+    that names the signal and a shard of the worker.
     """
     num_workers = min(num_workers, len(tasks))
     waiting: queue.SimpleQueue[ScanTask | None] = queue.SimpleQueue()
@@ -153,7 +153,7 @@ def _header_of_exit(status: int, task: ScanTask) -> dict[str, Any]:
         hint = f"out of memory? Try fewer workers ({WORKERS_VARIABLE}=1); finished shards are not scanned again"
     else:
         how = f"ended with exit status {status}"
-        hint = f"its own message is above; {WORKERS_VARIABLE}=0 scans without worker processes"
+        hint = f"the message of the process is above; {WORKERS_VARIABLE}=0 scans without worker processes"
     message = f"{task.path}: the process that scanned this shard {how}"
     return {"kind": "error", "type": "ShoalError", "args": [message], "known": {"message": message, "hint": hint}}
 

@@ -127,8 +127,8 @@ class _Block(NamedTuple):
 class ScanReading:
     """Callable that reads one shard for `Format.scan`, in any order; reading forward is fastest.
 
-    ``threads`` run the requests of a stream, about ``num_at_once`` beyond the requested range; or the walks that read
-    headers ahead, if ``format`` can guess their starts.
+    ``threads`` run the requests of a stream, about ``num_at_once`` requests ahead of the requested range; or, if
+    ``format`` can guess the starts of headers, the walks that read headers ahead.
     """
 
     def __init__(

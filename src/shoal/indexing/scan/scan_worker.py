@@ -1,7 +1,8 @@
 """A process that scans shards for `shoal.indexing.build`: tasks arrive on stdin, scans leave on stdout.
 
-``python -m`` starts it, not multiprocessing, which would import the user's script again (and run it again without a
-``__main__`` guard), or fork a process with threads and connections. It ends with its stdin or its parent.
+``python -m`` starts this process. multiprocessing would import the user's script again (and run it again without a
+``__main__`` guard), or fork a process with threads and connections. This process ends when its stdin closes or its
+parent ends.
 """
 
 from __future__ import annotations

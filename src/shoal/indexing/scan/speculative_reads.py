@@ -1,9 +1,9 @@
 """Speculative reads of one remote shard: windows that its scan will need, from guessed starts further on.
 
 The headers of a shard are a chain: each points to the next. With large members, each header costs a round trip. If a
-format can guess the begin of a record (`Format.likely_start`), several parts of the chain are followed at once: a walk
-scans the shard from a guessed start, and its reads are kept. The scan from the front does not change. Once it comes to
-a header of a walk, both read the same windows, and the scan has them without requests. A wrong guess costs time and
+format can guess the start of a record (`Format.likely_start`), several parts of the chain are followed at once: a walk
+scans the shard from a guessed start, and keeps its reads. The scan from the front does not change. Once the scan comes
+to a header of a walk, the scan uses the windows of the walk without requests. A wrong guess costs time and
 bytes, and cannot change the result.
 
 A walk costs the bytes before the first header after its guess, half a member on average, and saves the scan a round
@@ -134,9 +134,9 @@ class _Walk:
 
 
 class SpeculativeReads:
-    """Windows of one shard that walks read ahead of its scan, where ``plan`` finds them worthwhile.
+    """Windows of one shard, read ahead of its scan by walks; walks start only where ``plan`` finds a walk worthwhile.
 
-    All walks together read at most half of the shard, usually a sixteenth, and each keeps at most 2 MiB of windows.
+    All walks together read at most half of the shard, usually a sixteenth; each walk keeps at most 2 MiB of windows.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ def _refuse_other_types(columns: Sequence[tuple[str, str]], types: Mapping[str, 
 
 
 def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, str] | None:
-    """Return the columns of all blocks that ``set_format`` kept; None if they are the columns of the files."""
+    """Return the columns that ``set_format`` kept, by name; None if these are the unchanged columns of the files."""
     names = blocks[0].names
     if any(block.names != names for block in blocks):
         raise refused("its files have different columns", _SAVE)

@@ -136,7 +136,7 @@ def can_pin() -> bool:
     """Return True if there is an accelerator; else warn that nothing is pinned, like torch's own loader."""
     if torch.accelerator.is_available():
         return True
-    warnings.warn("pin_memory=True, and no accelerator is found: batches are not pinned", stacklevel=3)
+    warnings.warn("pin_memory=True has no effect, because no accelerator is found", stacklevel=3)
     return False
 
 

@@ -214,7 +214,7 @@ class _Part:
         saved = checked(WORKER, state)
         for name, own in self._identity.items():
             if saved[name] != own:
-                msg = f"the state was saved with {name}={saved[name]}; this is {name}={own}"
+                msg = f"the state was saved with {name}={saved[name]}; this worker has {name}={own}"
                 hint = "keep ranks and workers as they were, or use shoal.torch.DataLoader, whose state fits any number"
                 raise StateError(msg, hint=hint)
         with self._moved_to(saved["start"]):  # so that an invalid state raises in this call

@@ -71,7 +71,7 @@ class JpegDecoder:
             kinds = ", ".join(f"{name!r} ({type(value).__name__})" for name, value in fields.items())
             msg = f"{self!r} wants a batch with a list of bytes in {self._field!r}; got {kinds or type(batch).__name__}"
             hint = did_you_mean(self._field, fields.keys() - {self._field})
-            raise UsageError(msg, hint=f"{hint}put it after batch(), and decode no images before")
+            raise UsageError(msg, hint=f"{hint}call JpegDecoder after batch(), without decoding these images before")
         stored = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in files]
         images = self._decode(stored, self._device)
         is_even = all(image.shape == images[0].shape for image in images)

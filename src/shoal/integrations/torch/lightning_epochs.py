@@ -67,14 +67,14 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
 
 
 def meet_lightning(loader: Sized) -> int | None:
-    """If Lightning calls, let it load pending states of loaders; return its length of every epoch.
+    """If Lightning is the caller, let Lightning load pending states of loaders; return Lightning's length of an epoch.
 
     Lightning loads states of a checkpoint when it sets loaders up. But if ``configure_optimizers`` reads
-    ``trainer.estimated_stepping_batches``, it sets loaders up before it reads the checkpoint, and never loads their
-    states. This function runs when Lightning sets the epoch, before the first batch.
+    ``trainer.estimated_stepping_batches``, Lightning sets loaders up before it reads the checkpoint, and never loads
+    the states of the loaders. This function runs when Lightning sets the epoch, before the first batch.
 
-    Lightning ends every epoch after the length of the first. Without a length of the loader it takes a batch before it
-    trains on the previous one, and a warning says so.
+    Lightning ends every epoch after as many batches as the first epoch has. If the loader has no length, Lightning
+    takes a batch before training on the previous batch, and a warning reports this.
     """
     loop = _calling_loop()
     if loop is None:
@@ -103,7 +103,7 @@ def _calling_loop() -> Any:
 
 
 def _limit_of(loop: Any, loader: Sized) -> int | None:
-    """Return Lightning's number of batches for every epoch; None if the user, or nothing, limits it."""
+    """Return Lightning's number of batches for every epoch; None without a limit, or with a limit set by the user."""
     if loop.trainer.limit_train_batches != 1.0:
         return None
     combined = loop._combined_loader  # noqa: SLF001  # it reads lengths again, but keeps the first ones

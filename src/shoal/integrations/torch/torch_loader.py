@@ -230,7 +230,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, waits_for_little=True, in_passes=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
-            raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
+            raise UsageError(msg, hint="call ds.batch(32), or pass shoal.torch.IterableDataset to torch's loader")
         self._reported_length.compare(self.dataset.stream)
         finish = _tensor_marks if self.collate_fn is not None else tensors
         if self.persistent_workers and (newest := self._newest_iteration) is not None:

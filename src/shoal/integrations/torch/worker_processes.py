@@ -185,12 +185,12 @@ class Workers:
             return WorkerError(msg, hint=hint)
         if "timed out" in str(error):
             msg = f"no batch came within timeout={self._loader.timeout} seconds"
-            return WorkerError(msg, hint="a larger timeout=, more workers, or 0 to wait without limit")
+            return WorkerError(msg, hint="set a larger timeout=, or 0 to wait without limit; or use more workers")
         return error
 
 
 class WorkerBatches:
-    """The batches of one pass, from worker processes, which ``stay`` for further passes.
+    """The batches of one pass, made by worker processes; if ``stay``, the processes go on to the next pass.
 
     For filled batches, workers make parts; the receiver cuts batches from the parts, and ``finish`` converts them.
     """
@@ -271,7 +271,7 @@ class WorkerBatches:
         self.close()
 
     def close(self) -> None:
-        """End the processes; the next pass tells persistent workers that this one is over."""
+        """End the processes; the next pass tells persistent workers that this pass is over."""
         workers, self._workers = self._workers, None
         if workers is not None and not self._stay:
             workers.close()

@@ -96,7 +96,7 @@ def _forget(iterator: Any) -> None:
 
 @contextlib.contextmanager
 def _children_unseen() -> Iterator[None]:
-    """Suspend torch's handler of SIGCHLD; it is installed afterwards in any case."""
+    """Suspend torch's SIGCHLD handler; install the handler again on exit."""
     if not is_main_thread():
         yield
         return

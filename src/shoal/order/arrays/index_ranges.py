@@ -94,7 +94,7 @@ class Runs:
         return counts
 
     def of_members(self, inner: Runs) -> Runs:
-        """Return the members with numbers in ``inner``: a subset of the subset."""
+        """Return the members of this subset whose numbers are in ``inner``."""
         # Cut inner runs at the borders of the runs of this subset.
         cuts = self.before[1:-1]
         borders = np.union1d(np.concatenate([inner.starts, inner.stops]), cuts)

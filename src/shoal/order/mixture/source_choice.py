@@ -142,7 +142,7 @@ class ConstantStage:
         return counts
 
     def owed(self, position: int, counts: NDArray[np.int64]) -> list[int]:
-        """Return the excess of weights over ``counts`` before a position, by source, in samples times `OWED_UNIT`."""
+        """Return, by source, the share of its weight minus its ``counts`` before a position, times `OWED_UNIT`."""
         length, total = (position - self.start) * OWED_UNIT, sum(self.weights)
         rows = zip(self._owed, self.weights, (counts - self.before).tolist(), strict=True)
         return [owed + length * weight // total - number * OWED_UNIT for owed, weight, number in rows]

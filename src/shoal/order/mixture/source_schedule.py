@@ -76,7 +76,7 @@ class SourceSchedule:
         may cut a ramp.
     epoch
         Length of an epoch with the exact number of samples of each source, until weights change: a multiple of the sum
-        of the weights. None if counts at the ends of epochs may be off, too.
+        of the weights. None if counts may also be inexact at the ends of epochs.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class SourceSchedule:
     def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
         """Return the first position, up to 2^62, with counts that meet a condition; None without such a position.
 
-        The condition must be monotone: larger counts meet it, too. O(num_sources * log(position)), for a single
+        The condition must be monotone: larger counts meet it as well. O(num_sources * log(position)), for a single
         condition on all sources.
         """
         end = 1

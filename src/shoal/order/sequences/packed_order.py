@@ -104,7 +104,7 @@ class _Stretch(NamedTuple):
 class _Block(NamedTuple):
     """The sequences of a block, in their order: the node, weight and pieces of each.
 
-    ``rows`` has the document of each piece: a number in the block, or the number of a rest after the block's numbers.
+    ``rows`` has the document of each piece: its number in the block; rests are numbered after the block's documents.
     """
 
     nodes: NDArray[np.int64]
@@ -151,7 +151,7 @@ class PackedOrder:
         return borders[-1] > number
 
     def opened(self, number: int) -> OpenBlock:
-        """Return the block of a sequence of the epoch, and the rests of its documents before the sequence."""
+        """Return the block of a sequence of the epoch, and the pieces of its documents that are unused so far."""
         if not self.has(number):
             raise UsageError(f"sequence {number} does not exist; the epoch has {self.num_samples} sequences")
         block = bisect_right(self._borders, number) - 1
@@ -178,8 +178,8 @@ class PackedOrder:
     def changed(self, number: int, opened: OpenBlock, documents: BoundOrder) -> PackedOrder:
         """Return the order with other documents from a sequence on, for orders of one node.
 
-        ``opened`` is the block of this sequence. ``documents`` may differ only after `OpenBlock.stop`. The rests of
-        documents come in the first block after the change.
+        ``opened`` is the block of this sequence. ``documents`` may differ only after `OpenBlock.stop`. Unused
+        pieces of earlier documents come in the first block after the change.
         """
         block = bisect_right(self._borders, number) - 1
         stretch, limit = self._stretches[block], number - self._borders[block]
@@ -349,7 +349,7 @@ class PackedOrder:
 
 
 def _stretches(documents: BoundOrder, start: int, block: int, rests: Rests = _NO_RESTS) -> list[_Stretch]:
-    """Return the documents of each block from a position on; the first block begins with the rests."""
+    """Return the documents of each block from a position on; the first block also has the ``rests``."""
     changes = documents.changes if isinstance(documents, Changing) else ()
     borders = [start, *(change for change in changes if change > start), documents.num_samples]
     spans = [(low, min(low + block, end)) for begin, end in pairwise(borders) for low in range(begin, end, block)]

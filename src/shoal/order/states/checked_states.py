@@ -66,7 +66,7 @@ def _check_version(kind: Kind, given: Mapping[Any, Any], *, only_newer: bool = F
     msg = f"the {kind.what} has version {shown(version)}; this version of shoal reads up to {ours}"
     if is_newer:
         raise StateError(msg, hint=f"the {kind.what} was made by a newer version of shoal: upgrade shoal")
-    raise StateError(msg, hint=f"the {kind.what} was made before there was a release{kind.instead}")
+    raise StateError(msg, hint=f"the {kind.what} was made before the first release of shoal{kind.instead}")
 
 
 def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:

@@ -107,8 +107,8 @@ class Deal:
 class Start(NamedTuple):
     """Start of a rank in an epoch.
 
-    ``number`` is the start of the deal, counted in remaining positions. ``taken`` samples of the rank's share, and
-    ``sequences`` sequences of the next documents, are already used.
+    ``number`` is the start of the deal, counted in remaining positions. The rank has already used the first ``taken``
+    samples of its share, and the first ``sequences`` sequences of the documents after these samples.
     """
 
     number: int = 0

@@ -48,7 +48,7 @@ class Whole:
 
     @property
     def words(self) -> str:
-        """The range."""
+        """Description of the range."""
         return f"an integer from {self.least} to {self.most}"
 
     def made(self, value: Any) -> int:
@@ -103,7 +103,7 @@ class Plain:
 
     @property
     def words(self) -> str:
-        """JSON."""
+        """Description of any JSON value."""
         return "any JSON value"
 
     def made(self, value: Any) -> Any:
@@ -126,7 +126,7 @@ class ListOf:
 
     @property
     def words(self) -> str:
-        """The list."""
+        """Description of the list."""
         return f"a list{' that is not empty' if self.least else ''}, each {self.form.words}"
 
     def made(self, value: Any) -> list[Any]:
@@ -144,7 +144,7 @@ class Row:
 
     @property
     def words(self) -> str:
-        """The names."""
+        """The names in brackets."""
         return f"[{', '.join(self.places)}]"
 
     def made(self, value: Any) -> list[Any]:
@@ -164,7 +164,7 @@ class ByName:
 
     @property
     def words(self) -> str:
-        """The dict."""
+        """Description of the dict."""
         return f"a dict by name, each {self.form.words}"
 
     def made(self, value: Any) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Digits:
 
     @property
     def words(self) -> str:
-        """The range."""
+        """Description of the range."""
         return f"{self.number.words}, as a text"
 
     def made(self, value: Any) -> str:
@@ -200,7 +200,7 @@ class Either:
 
     @property
     def words(self) -> str:
-        """All forms."""
+        """Descriptions of all forms."""
         return "; or ".join(form.words for form in self.forms)
 
     def made(self, value: Any) -> Any:
@@ -268,7 +268,7 @@ class Switch:
 
     @property
     def words(self) -> str:
-        """The forms."""
+        """Descriptions of the forms."""
         forms = [*self.forms().values(), *([self.usual] if self.usual else [])]
         return "; or ".join(form.words for form in forms)
 

@@ -56,7 +56,7 @@ def resolve_window(
     num_canonical_nodes
         Default: one for every 16 chunks, at most 64.
     at_least_two
-        True to give a window that is too small for two chunks two chunks anyway; these are not held in memory.
+        True to use two chunks even if the window is too small for two chunks; these chunks are not held in memory.
     fits_nodes
         True to reduce the number of canonical nodes to at most half the chunks of the window.
     largest_extent_bytes

@@ -51,7 +51,7 @@ _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _R
 
 
 def slab_samples(width: int) -> int:
-    """Return the approximate samples of a slab, for a window of ``width`` chunks in a node.
+    """Return the approximate number of samples of a slab, for a window of ``width`` chunks in a node.
 
     Small slabs make chunks return with a visible period; large slabs make batches vary more. design/order.md lists the
     trials.

@@ -98,10 +98,10 @@ def refuse_unheld(opened: Opened, format_name: str) -> None:
     for name, encoding in _encodings(opened).items():
         if is_list(encoding):
             msg = f"the column {name!r} is {encoding}, but {target} shards do not hold lists of images"
-            raise UsageError(msg, hint='format="mds", "parquet" or "arrow" holds them')
+            raise UsageError(msg, hint='format="mds", "parquet" or "arrow" can hold lists of images')
         if target == "jsonl" and (encoding == "bytes" or files_of(encoding) is not None):
             msg = f"the column {name!r} is {encoding}, but JSON holds no bytes"
-            raise UsageError(msg, hint='format="mds", "parquet", "arrow", "tar" or "tfrecord" holds them')
+            raise UsageError(msg, hint='format="mds", "parquet", "arrow", "tar" or "tfrecord" can hold bytes')
 
 
 def suffixed_images(opened: Opened) -> dict[str, str]:

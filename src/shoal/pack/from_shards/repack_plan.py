@@ -82,7 +82,10 @@ def plan_repacking(
     progress: Progress | None = None,
     shared: bool = False,
 ) -> PlannedRepacking:
-    """Return the job that repacks, ``shared`` if engines may run it; its local ``out`` is locked until released."""
+    """Return the job of a repacking; its local ``out`` stays locked until released.
+
+    ``shared`` is True if engines may run the job.
+    """
     index = with_class_column(opened.index)
     has_classes = index is not opened.index
     opened = replace(opened, index=index)

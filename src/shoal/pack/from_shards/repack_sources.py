@@ -49,7 +49,7 @@ def repack_source(
     source_format: str | Format | None,
     storage_options: Mapping[str, Any] | None,
 ) -> RepackSource:
-    """Open the source of a repacking into ``url``; `UsageError` if ``url`` lies in it, or it is unsuitable."""
+    """Open the source of a repacking into ``url``; `UsageError` if ``url`` lies in it or the source is unfit."""
     if not isinstance(source, Dataset):
         check_apart(source, url)
         source_options, output_options = options_of_sides(source, os.fspath(url), storage_options)

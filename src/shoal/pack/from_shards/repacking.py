@@ -45,7 +45,7 @@ _log = logging.getLogger("shoal")
 
 @dataclass(frozen=True, slots=True)
 class Repacked:
-    """Result of a repacking: the new shards, and ``source``, the resolved order in which they hold its samples.
+    """Result of a repacking: the new shards, and ``source``, the resolved order of the source samples in these shards.
 
     ``peak_bytes`` is the peak memory of all processes together. ``num_looked_at`` samples were read an extra time
     before the packing, to determine the columns.
@@ -186,7 +186,7 @@ def plan_repack(
 ) -> PackJob:
     """Plan the repacking of `repack` as a job, as `plan` does for `pack`.
 
-    If the format needs all columns in advance, and the source does not tell them, planning reads the samples once.
+    If the format needs all columns in advance, and the source does not list its columns, planning reads all samples.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def plan_repack(
     tokenize
         As for `repack`; every machine must find the tokenizer under this name.
     num_workers
-        Processes of this machine that read samples for the plan, if it needs them.
+        Processes of this machine that read samples, if the plan needs the samples.
     others
         As for `repack`.
 

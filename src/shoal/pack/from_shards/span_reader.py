@@ -41,7 +41,7 @@ class SpanReader:
 
     The stages of ``spec`` end with `Numbered`. With ``needs_keys``, samples without a key get their number as key;
     ``renamed`` maps fields to new names. A pickled reader goes to other processes of any machine, and reads each span
-    independently. ``first_id`` is the number of its first sample in the source, for a part of the source.
+    independently. If the reader has only a part of the source, ``first_id`` is the number of its first sample.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ def part_of(spec: WorkerSpec, first: int, stop: int) -> SpecPart:
 def _with_index(
     spec: WorkerSpec, opened: Opened, resolved: ResolvedOrder, index: Index, paths: tuple[str, ...]
 ) -> WorkerSpec:
-    """Return the spec with an index that has no file, and no columns that reading does not need."""
+    """Return the spec with an index in memory that has only the columns needed for reading."""
     columns = {name: column for name, column in index.columns.items() if name == RECORD_CRCS}
     index = replace(index, columns=columns, metadata={})
     check = opened.check.of_part(index, paths)

@@ -49,7 +49,7 @@ def documents_format(
     if not texts:
         if documents is not None:
             msg = f"{printed(source)}: samples of shards are the documents, but documents={documents!r} was requested"
-            raise UsageError(msg, hint="leave it out; it is for plain text (.txt)")
+            raise UsageError(msg, hint="leave out documents=, which is for plain text (.txt)")
         return None
     if documents == "line":
         codec = CODEC_OF_SUFFIX.get(splitext(texts[0])[1].lower())
@@ -61,7 +61,7 @@ def documents_format(
 
 
 def _is_text(path: str, *, is_directory: bool, is_certain: bool) -> bool:
-    """Return True if a file is plain text by its suffix; a file named alone is text if no format has its suffix."""
+    """Return True if a file is plain text by its suffix; a single-file source is text if no format has its suffix."""
     if path.lower().endswith(_TEXTS) or is_directory or is_certain:
         return path.lower().endswith(_TEXTS) or not is_directory
     with suppress(SourceError):

@@ -1,4 +1,4 @@
-"""Inputs from a list of files, one or several per sample: of a manifest, or grouped."""
+"""Inputs from files: one or several files per sample, listed in a manifest or grouped by name."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def file_inputs(
     left_out: tuple[tuple[str, str], ...] = (),
     distinct: bool = False,
 ) -> _FileInputs:
-    """Make inputs from files: one sample each, or if ``grouped``, one per group of names equal up to their first dot.
+    """Make one input per file; if ``grouped``, make one input of all files whose names are equal up to their first dot.
 
     ``classes`` contain all files; ``left_out`` has excluded files. ``distinct`` counts 0 duplicates, since equal names
     are one sample. Raises `UsageError` if there are no files, or two files would have the same name in a shard.
@@ -248,7 +248,7 @@ def manifest_inputs(
 
 
 def _name_in_keys(path: str) -> str:
-    """Return the path in keys: outside the manifest's directory, the last part alone."""
+    """Return the path for use in keys; for a path outside the manifest's directory, only its last part."""
     return path.rpartition("/")[2] if path[:1] == "/" or ".." in path.split("/") else path
 
 

@@ -38,9 +38,9 @@ _log = logging.getLogger("shoal")
 def inputs_of(source: str | os.PathLike[str], request: PackRequest, *, progress: Progress | None = None) -> InputTable:
     """Return the inputs of a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset.
 
-    ``request.dedup`` leaves out inputs that equal an earlier input; comparing contents reads them, with ``progress``.
-    Raises `SourceError` for another source, or a source of another machine, and `UsageError` as `file_inputs` and
-    `manifest_inputs` do, or if an argument does not apply.
+    ``request.dedup`` leaves out inputs that equal an earlier input; comparing contents reads all inputs, and
+    reports ``progress``. Raises `SourceError` if the source is of another kind or on another machine; `UsageError` if
+    an argument does not apply, or as `file_inputs` and `manifest_inputs` do.
     """
     check_dedup(request.dedup)
     inputs = _inputs_of(source, request)
@@ -120,7 +120,7 @@ def _inside_classes(
         if labelled:
             first = name_of(files.part(0, 1).names()[0])[0]
             msg = f"the sample {first!r} lies in no directory that could be its class"
-            raise SourceError(msg, hint="labelled=False packs files without classes; or move it into a directory")
+            raise SourceError(msg, hint="set labelled=False to pack without classes; or move the file into a directory")
         return files, None, ()
     is_inside = np.repeat(np.array(classes.numbers_of(files.directories)) >= 0, np.diff(files.first_file))
     if bool(is_inside.all()):

@@ -79,9 +79,9 @@ class Repeats:
 def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
     """Repeat some classes by a factor each, and pack every other input once.
 
-    ``labels`` has the class of each input, or None. With a factor, at least 1, a class of ``n`` inputs gets
-    ``n * factor`` samples, halves rounded up; the seed chooses inputs for one more repeat. Raises `UsageError` if no
-    input has a requested class, or a factor is below 1.
+    ``labels`` has the class of each input, or None. A class of ``n`` inputs with a factor gets ``n * factor`` samples,
+    halves rounded up; if the factor is not whole, the seed chooses the inputs with one more repeat. Raises `UsageError`
+    if no input has a requested class, or a factor is below 1.
 
     >>> repeats = oversampled(["a", "b", "b", "b"], {"b": Fraction("1.5")}, seed=3)
     >>> repeats.times.tolist(), repeats.classes[1]

@@ -57,7 +57,7 @@ class SampleFields:
 
     @classmethod
     def of_index(cls, index: Index) -> SampleFields | None:
-        """Read the counts from the metadata of an index; None if it has none."""
+        """Read the counts from the metadata of an index; None if the metadata have no counts."""
         counts = index.metadata.get(FIELDS)
         if not isinstance(counts, Mapping):
             return None

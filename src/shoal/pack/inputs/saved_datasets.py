@@ -123,11 +123,11 @@ def dataset_inputs(path: str, *, format: str) -> _DatasetInputs:  # noqa: A002
     if (directory / _SPLITS).is_file():
         splits = _json(directory / _SPLITS).get("splits", [])
         msg = f"{directory}: this holds the splits {', '.join(splits)}"
-        raise SourceError(msg, hint=f"pack each on its own: {directory / (splits or ['train'])[0]}")
+        raise SourceError(msg, hint=f"pack each split separately: {directory / (splits or ['train'])[0]}")
     state = _json(directory / _STATE)
     if state.get("_indices_data_files"):
-        msg = f"{directory}: its rows have another order, which an old release of datasets wrote beside them"
-        raise SourceError(msg, hint="load it with that release, and save it again after flatten_indices()")
+        msg = f"{directory}: an old release of datasets stored the order of the rows in a separate file"
+        raise SourceError(msg, hint="load it with that release, call flatten_indices(), and save the result")
     try:
         paths = tuple(str(directory / entry["filename"]) for entry in state.get("_data_files", []))
     except (TypeError, KeyError):

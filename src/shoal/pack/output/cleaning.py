@@ -124,9 +124,9 @@ def _check_age(url: str, records: list[ObjectInfo], grace_seconds: float) -> Non
     known = [modified_ns for modified_ns in times if modified_ns is not None]
     if len(known) < len(times):
         msg = f"{without_secrets(url)}: this store does not tell when the job last wrote something"
-        raise UsageError(msg, hint="grace_seconds=0 removes it, if you know that it is dead")
+        raise UsageError(msg, hint="if you know that the job is dead, remove it with grace_seconds=0")
     age_seconds = time.time() - max(known) / 1e9
     if age_seconds < grace_seconds:
         msg = f"{without_secrets(url)}: a job wrote here {max(0, age_seconds):.0f} s ago, and counts as dead after "
         msg += f"{grace_seconds:.0f} s"
-        raise UsageError(msg, hint="wait; or grace_seconds=0 removes it at once, if you know that it is dead")
+        raise UsageError(msg, hint="wait; or, if you know that the job is dead, remove it at once with grace_seconds=0")

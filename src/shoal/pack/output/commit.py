@@ -117,7 +117,7 @@ def commit_groups(
         if all_skipped:
             every = "the only input was" if len(all_skipped) == 1 else f"all {counted(len(all_skipped), 'input')} were"
             why = f"{every} left out, {all_skipped[0][0]!r} since {all_skipped[0][1]}"
-            hint = "without on_error='skip' the first of them ends the run, and says what to do"
+            hint = "without on_error='skip', the first such input ends the run with a message about the remedy"
         raise UsageError(f"nothing was packed: {why}", hint=hint)
     sizes = {shard.name: shard.num_bytes for shard in shards}
     index = joined_groups(groups, names=names, versions=out.versions(sizes))

@@ -43,8 +43,8 @@ DIGEST_BYTES = 16
 class Output:
     """The directory, or the prefix of an object store, of one packing. Can be pickled for workers.
 
-    ``url`` as everywhere; ``plan`` is the digest of the request: only the same request may continue an unfinished
-    output. Workers share the lock of their parent.
+    ``plan`` is the digest of the request: only an equal request may continue an unfinished output. Workers share the
+    lock of their parent.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Output:
         return finished
 
     def _check_whole(self, finished: Index, *, may_skip: bool) -> None:
-        """Check that the shards of the finished dataset still exist, and that this packing may take it."""
+        """Check that the shards of the finished dataset still exist, and that this packing may return the dataset."""
         listed = self._listed(self.url)
         sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
         if lost := [name for name, num_bytes in sizes if listed.get(join(self.url, name)) != num_bytes]:
@@ -246,7 +246,7 @@ class Output:
                 return
             # An earlier attempt to finish may have died between this file and the index, and have skipped other inputs.
             if present not in self.journal.made_by_name(self.journal.records()).get(name, ()):
-                msg = f"{without_secrets(path)}: a file of this name is there already, which this packing has not made"
+                msg = f"{without_secrets(path)}: a file of this name exists that this packing did not write"
                 raise UsageError(msg, hint="move it, then finish again; nothing was committed")
 
     def commit(self, write: Callable[[UnfinishedObject], str], sizes: Mapping[str, int]) -> str:
@@ -345,7 +345,7 @@ class Output:
         if self.journal.planned() is None:
             with suppress(StorageError):
                 self.journal.clear()
-        msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make a different one"
+        msg = f"{without_secrets(self.url)}: there is a dataset already, and this packing would write another one"
         raise UsageError(msg, hint="pack into another directory, or remove the dataset")
 
     def _listed(self, directory: str) -> Mapping[str, int]:

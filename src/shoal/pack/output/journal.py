@@ -99,7 +99,7 @@ class Journal:
         return (self.planned() or {}).get("plan") == self._plan
 
     def has_progress(self, paths: Sequence[str]) -> bool:
-        """Return True if one of these paths shows more than the beginning of a packing."""
+        """Return True if one of these paths shows that a packing has written more than its plan."""
         kept = (self._path(_PLAN), self._path(_LOCK))
         return any(path not in kept and not path.endswith(_OF_BEGINNING) for path in paths)
 
@@ -169,7 +169,7 @@ class Journal:
         self._store.put(self._path(f"{key}-{self._plan}{_GROUP}"), data)
 
     def group(self, key: str) -> tuple[int, Callable[[int, int], Buffer]] | None:
-        """Return the number of bytes of merged parts, and a function that reads a range; None if there are none."""
+        """Return the number of bytes of merged parts, and a function that reads a range; None without parts."""
         path = self._path(f"{key}-{self._plan}{_GROUP}")
         info = self._store.find(path)
         return None if info is None else (info.num_bytes, partial(self._store.read_range, path))

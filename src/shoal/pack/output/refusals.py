@@ -26,13 +26,13 @@ def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
     shard = next((name for name in present if name.lower().endswith(suffixes)), None)
     if shard is not None:
         msg = f"{without_secrets(url)}: there are shards already, such as {shard}"
-        raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
+        raise UsageError(msg, hint="pack into a new directory: the new index would hide the existing shards")
 
 
 def manifest_there(url: str) -> UsageError:
-    """Return the error for a manifest: MDS shards would overwrite it, and it would hide other shards."""
+    """Return the error for a manifest, which MDS shards would overwrite, and which would hide other shards."""
     msg = f"{without_secrets(url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
-    return UsageError(msg, hint="pack into a directory of its own, or move that file")
+    return UsageError(msg, hint="pack into a new directory, or move that file")
 
 
 def other_plan(url: str, recorded: object, settings: Mapping[str, Any]) -> UsageError:
@@ -55,8 +55,8 @@ def unprotected(url: str, reason: str) -> UsageError:
     """Return the error for a store that cannot refuse to overwrite objects."""
     msg = f"{without_secrets(url)}: {reason}; so attempts of one unit on two machines could replace each "
     msg += "other's shards, and two jobs each other's index"
-    hint = "let engines pack into S3, GCS, Azure or a file system with hard links; `shoal pack` without an engine, or "
-    return UsageError(msg, hint=hint + "`shoal.pack.pack`, works here, on one machine")
+    hint = "with an engine, pack into S3, GCS, Azure or a file system with hard links; here, use `shoal pack` without "
+    return UsageError(msg, hint=hint + "an engine, or `shoal.pack.pack`, on one machine")
 
 
 def taken(url: str) -> UsageError:
@@ -71,8 +71,8 @@ def failures_in(skipped: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 
 def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
-    """Return the error of a run that may not skip inputs, for a shard of a run that did and might just commit it."""
-    msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
-    msg += f"them {skipped[0][0]}"
+    """Return the error of a run that may not skip inputs, for a shard that another run made with skipped inputs."""
+    msg = f"{without_secrets(path)}: another run has made this shard without {counted(len(skipped), 'input')}; "
+    msg += f"the first is {skipped[0][0]}"
     hint = "on_error='skip' accepts this shard; `shoal pack --clean` removes an unfinished packing"
     return UsageError(msg, hint=hint)

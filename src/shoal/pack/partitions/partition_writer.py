@@ -192,7 +192,7 @@ def _in_order(written: Iterable[WrittenPartition]) -> list[ShardSummary]:
         other = by_number.setdefault(result.partition, result)
         if [shard.digest for shard in other.shards] != [shard.digest for shard in result.shards]:
             msg = f"two attempts of partition {result.partition} have given different shards"
-            raise UsageError(msg, hint="its rows are not the same each time; nothing was committed")
+            raise UsageError(msg, hint="attempts had different rows; nothing was committed")
     return [shard for number in sorted(by_number) for shard in by_number[number].shards]
 
 

@@ -30,7 +30,7 @@ class ShoalDatasink(_data.Datasink):  # type: ignore[misc,name-defined]
     ``ds.context.execution_options.preserve_order = True``. Then the same rows and settings give the same bytes, even if
     tasks and the driver die; if a repeated task gets other rows, an error names the shard. Ray joins blocks until they
     have ``shard_bytes``, so few shards are small. A failure removes all written shards. Writing a finished dataset
-    again only compares.
+    again only compares the rows.
 
     Parameters
     ----------

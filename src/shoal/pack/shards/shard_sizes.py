@@ -101,5 +101,5 @@ def shard_sizing(
         )
         rule = f"{num_shards} shards, {share}; {lost} of the time goes into waiting at {speed}"
     else:
-        rule = f"no shard is smaller, so there are fewer than {num_readers} readers{about}"
+        rule = f"the smallest size for a shard; there are fewer shards than {num_readers} readers{about}"
     return ShardSizing(shard_bytes, num_shards, waiting, f"{shard_bytes >> 20} MiB: {rule}")

@@ -134,7 +134,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
 
 def _no_memory(what: str) -> UsageError:
     msg = f"there is no memory for {what}"
-    return UsageError(msg, hint="a smaller num_workers=; smaller shards, if they are MDS; or leave large inputs out")
+    return UsageError(msg, hint="reduce num_workers=, make MDS shards smaller, or leave out large inputs")
 
 
 def _write_all(writer: ShardWriter, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:

@@ -46,7 +46,8 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
     """The format ``"shoal"`` of Spark's tables.
 
     Reading gives the samples of a dataset in stored order, by spans of about ``partition_bytes`` (128 MiB). Tables and
-    MDS tell their columns; otherwise, the first 1000 samples do, and a later sample with another field is an error.
+    MDS shards list their columns; otherwise, the first 1000 samples determine the columns, and a later sample with
+    another field is an error.
     ``.schema(...)`` names columns instead, and leaves out other fields. Fields of a tar are bytes, unless the option
     ``decode`` is ``true``.
 
@@ -90,7 +91,7 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
         """Return the writer of a table."""
         if overwrite:
             msg = "a dataset of shards is never replaced, so there is no mode('overwrite')"
-            raise UsageError(msg, hint="mode('append'), into a directory of its own")
+            raise UsageError(msg, hint="use mode('append') with a new directory")
         options = dict(self.options)
         _check_names(options, _WRITER_OPTIONS)
         format_name = options.get("format", "parquet")
@@ -179,7 +180,7 @@ def _sorted(rows: Iterable[Sample], names: Sequence[str], ends: list[tuple[Any, 
         if last is None:
             ends += [key, key]
         elif key < last:
-            raise _unsorted(names, f"row {number} of a partition comes before the one before it")
+            raise _unsorted(names, f"in a partition, row {number} sorts before row {number - 1}")
         ends[1] = last = key
         yield row
 

@@ -144,7 +144,7 @@ def spark_library() -> Any:
 
 
 def context_of(spark: Any) -> Any:
-    """Return the `SparkContext` of a session; `UsageError` if it has none, as sessions of Spark Connect."""
+    """Return the `SparkContext` of a session; `UsageError` if the session has none, as in Spark Connect."""
     spark_library()
     try:
         return spark.sparkContext

@@ -59,7 +59,7 @@ class ReservoirBuffer:
         return max(0, sample - self._slots)
 
     def left_when(self, arrived: int) -> tuple[int, int]:
-        """Return the minimum and maximum number of emitted samples: one per arrival at the full buffer."""
+        """Return the minimum and maximum number of emitted samples: a full buffer emits one sample per arrival."""
         left = max(0, arrived - self._slots)
         return left, left + (self._slots if left == self._steps and arrived else 0)
 

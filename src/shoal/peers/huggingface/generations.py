@@ -55,7 +55,7 @@ def release_of(version: str) -> tuple[int, int]:
     except (ValueError, AttributeError, TypeError):
         major, minor = 0, 0
     if major < 3:
-        msg = f"release is a release of datasets from 3.0 on, as text; got {version!r}"
+        msg = f"release= takes a version of datasets from 3.0 on, as text; got {version!r}"
         raise UsageError(msg, hint='release="4.8", for example')
     return major, minor
 

@@ -58,8 +58,8 @@ class HuggingFace:
 
     A shard is a shard of ``datasets``: an item of the list in ``gen_kwargs``, or a file of Parquet, JSON or CSV. Epoch
     ``e`` is the epoch after ``set_epoch(e)``. With workers the positions follow a torch ``DataLoader``, and with ranks
-    ``split_dataset_by_node``: step by step, with the batches of all ranks in a step. With as many ranks and batches of
-    the same size, each rank gets the same samples as with ``datasets``.
+    ``split_dataset_by_node``: step by step, with the batches of all ranks in a step. With the same number of ranks
+    and batches of the same size, each rank gets the same samples as with ``datasets``.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class HuggingFace:
         Release of ``datasets``; default "5.2" for blocks and "4.8" for reservoirs. The order of a seed changed with
         4.4, 4.6, 5.0 and 5.1.
     buffer_size, max_buffer_input_shards
-        Arguments of ``shuffle``. ``max_buffer_input_shards`` counts from 5.0 on.
+        Arguments of ``shuffle``. ``max_buffer_input_shards`` has an effect from 5.0 on.
     world_size, strategy
         Arguments of ``split_dataset_by_node``: the world size, and how nodes share.
     num_workers, batch_size
@@ -88,7 +88,7 @@ class HuggingFace:
     Random numbers come from ``numpy.random.default_rng``; numpy's release notes announce changes of its distributions.
 
     Every sample comes once in an epoch. If ranks share the samples of all shards and have no workers, the order is
-    global and elastic: any number of ranks can go on with it. Otherwise each worker has a shuffle buffer of its own; at
+    global and elastic: a run can continue on any number of ranks. Otherwise each worker has its own shuffle buffer; on
     another number of ranks the global batches are the same sets, divided differently.
 
     Memory: 24 bytes per sample in the buffers of all workers, and per shard. A first seek draws the random numbers of

@@ -114,7 +114,7 @@ class Interleave(EpochChoice):
         if shares is not None and 0 in shares and self.stopping != "first_exhausted":
             msg = f"the source {names[shares.index(0)]!r} has probability 0 and never ends; "
             msg += f"stopping={self.stopping!r} would wait forever"
-            raise UsageError(msg, hint='stopping="first_exhausted", or leave out this source')
+            raise UsageError(msg, hint='set stopping="first_exhausted", or leave out this source')
         return replace(self, probabilities=shares)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
@@ -144,7 +144,7 @@ class Interleave(EpochChoice):
             slowest = draws.index(max(draws))
             msg = f"stopping={self.stopping!r} waits for {lengths[slowest]} samples of a source with probability "
             msg += f"{self.shares(lengths)[slowest]:.2g}: an epoch takes about {draws[slowest]:.2g} draws"
-            raise UsageError(msg, hint="a larger probability, or leave out this source")
+            raise UsageError(msg, hint="give this source a larger probability, or leave it out")
 
     def _in_turn(self, lengths: Sequence[int]) -> SourcesInTurn:
         if self.stopping == "all_exhausted_without_replacement":
@@ -323,7 +323,7 @@ def _python_generator(seed: int) -> np.random.Generator:
 
 
 def _turns(num_sources: int, num_samples: int) -> SourcesInTurn:
-    """Return sources in turn up to a position, without skipping a source."""
+    """Return sources in strict turn (0, 1, ..., 0, 1, ...) up to a position."""
     return SourcesInTurn([-(-(num_samples - source) // num_sources) for source in range(num_sources)], num_samples)
 
 

@@ -1,4 +1,4 @@
-"""Sources in a fixed order: in turn, or each source after the end of the one before."""
+"""Sources in a fixed order: alternating, or one whole source after another."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ class Rows:
 
     @staticmethod
     def padded(num_samples: int, num_rows: int, *, num_nodes: int, ranks_per_node: int) -> Rows:
-        """Return rows with the original's repeats, for equally many samples on each rank.
+        """Return rows with the repeats of Streaming, so that each rank has equally many samples.
 
-        A shorter row repeats its last sample. Rows shared by nodes are filled up, and so are the samples of a node if
-        the number of ranks does not divide them.
+        A shorter row repeats its last sample. If several nodes share a row, repeats make its length divisible by the
+        nodes; if several ranks share a node, repeats make the samples of the node divisible by the ranks.
 
-        Raises `UsageError` for too few samples; the original fails, too.
+        Raises `UsageError` for too few samples, where Streaming also fails.
         """
         length = -(-num_samples // num_rows)
         ratio = num_nodes // num_rows if num_rows < num_nodes else 1
@@ -71,7 +71,7 @@ class Rows:
         return rows.extended(_rank_padding(len(rows) // num_nodes, ranks_per_node), num_nodes)
 
     def extended(self, sources: NDArray[np.int64], num_nodes: int) -> Rows:
-        """Return the rows with the samples at these places of every node's share repeated at the end of the share."""
+        """Return rows in which the share of every node ends with a repeat of its samples at these places."""
         if not len(sources):
             return self
         positions = (sources[:, None] * num_nodes + np.arange(num_nodes)).reshape(-1)

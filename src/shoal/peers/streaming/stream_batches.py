@@ -61,12 +61,12 @@ def portions(proportions: NDArray[np.float64], global_batch: int) -> NDArray[np.
     counts[np.flip(np.argsort(left))[:lacking]] += 1
     if not counts.all():
         msg = f"stream {int(np.argmin(counts))} has no sample in a global batch of {global_batch}"
-        raise UsageError(msg, hint="a larger batch_size, or a larger part of this stream")
+        raise UsageError(msg, hint="set a larger batch_size, or give this stream a larger part")
     return counts
 
 
 def num_batched(batching: str, shape: BatchShape, samples: NDArray[np.int64], proportions: NDArray[np.float64]) -> int:
-    """Return the samples of an epoch of streams with these numbers of samples."""
+    """Return the number of samples in an epoch of streams with these numbers of samples."""
     lengths = [len(shape.rows(_whole(count), batching)) for count in samples.tolist()]
     if batching == "stratified":
         parts = portions(proportions, shape.global_batch).tolist()
@@ -143,5 +143,5 @@ def _node_lengths(num_samples: int, shape: BatchShape) -> NDArray[np.int64]:
 def _whole(num_batches: int) -> int:
     if not num_batches:
         msg = "a stream has too few samples for a single batch"
-        raise UsageError(msg, hint="a smaller batch_size, or more samples of this stream")
+        raise UsageError(msg, hint="set a smaller batch_size, or give this stream more samples")
     return num_batches

@@ -58,14 +58,14 @@ class StreamEpochs:
         return num_batched(self._batching, shape, *self.amounts)
 
     def joined(self, epoch: int) -> tuple[NDArray[np.int64], Ids]:
-        """Return the units of all streams in an epoch, and the ids in the units."""
+        """Return the units of all streams in an epoch, and the ids of the units."""
         sampling = self._sampling(epoch)
         rng = sampling.generator()
         drawn = [self._drawn(stream, sampling, rng) for stream in range(len(self._shards))]
         return np.concatenate([units for units, _ in drawn]), np.concatenate([ids for _, ids in drawn])
 
     def each(self, epoch: int) -> list[tuple[NDArray[np.int64], Ids]]:
-        """Return the units of each stream, drawn separately, and the ids in the units."""
+        """Draw the units of each stream separately; return the units and their ids, by stream."""
         sampling = self._sampling(epoch)
         return [self._drawn(stream, sampling, sampling.generator()) for stream in range(len(self._shards))]
 

@@ -261,7 +261,7 @@ class Streaming:
         return streams.num_batched(self.batch_shape)
 
     def bind(self, chunk_samples: Any, *, seed: int | None = None, epoch: int = 0) -> StreamingEpoch:
-        """Return the order of one epoch; the first use makes its ids."""
+        """Return the order of one epoch; its ids are computed on first use."""
         seed, epoch = check_seed(self.shuffle_seed if seed is None else seed), check_epoch(epoch)
         if seed != self.shuffle_seed and self.has_streams:
             msg = f"streams are apportioned with shuffle_seed={self.shuffle_seed}; the seed is {seed}"

@@ -82,7 +82,7 @@ class TorchRandom:
             msg = 'a StatefulDataLoader without a generator seeds a generator for all epochs; got generator="global"'
             raise UsageError(msg, hint="load_state_dict() takes the seed from the state of the loader")
         if self.stateful and self.generator == "loader" and self.replacement:
-            msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'
+            msg = 'shoal cannot reproduce generator="loader" with replacement=True in a StatefulDataLoader'
             raise UsageError(msg, hint="the loader draws numbers for workers between the numbers of the first samples")
         check_counts(self, num_samples=1, drawn=0)
 

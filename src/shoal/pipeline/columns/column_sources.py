@@ -37,8 +37,8 @@ def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
 class ColumnSource:
     """One of several datasets; units and samples are numbered one dataset after another.
 
-    The ``stages`` of the dataset select, rename or fill columns. They run on each unit, so that all datasets have the
-    columns of their samples after the stages. A unit that lacks a column has no columns.
+    The ``stages`` of the dataset select, rename or fill columns. The stages run on each unit, so each dataset has the
+    columns that its samples have after the stages. A unit that lacks a column has no columns.
     """
 
     fetch: Fetcher

@@ -73,7 +73,7 @@ def _is_same(default: Any, stored: Any) -> bool:
 def opened_with_columns(opened: Opened, names: ColumnsLike) -> Opened:
     """Return the dataset with columns in its index; new columns are read from all samples, or from the cache.
 
-    One process of a machine reads them, and others wait for it. Raises the errors of `scan_columns`.
+    One process of a machine reads the columns, and others wait. Raises the errors of `scan_columns`.
     """
     columns = as_columns(list(names) if isinstance(names, Mapping) else names)
     defaults = names.values() if isinstance(names, Mapping) else [None] * len(columns)
@@ -81,7 +81,7 @@ def opened_with_columns(opened: Opened, names: ColumnsLike) -> Opened:
     for name, value in missing.items():
         if not isinstance(value, bool | int | float | str):
             msg = f"index_columns: the value for samples without {name!r} is a {type(value).__name__}"
-            raise UsageError(msg, hint="numbers, booleans and texts go into the index; None is none")
+            raise UsageError(msg, hint="give a number, a boolean or a text; None means that there is no default value")
     lacking = new_columns(opened.index, columns, missing)
     if not lacking:
         return opened

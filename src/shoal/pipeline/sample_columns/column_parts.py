@@ -198,9 +198,9 @@ class JoinedColumn:
             raise UsageError(msg, hint="`shoal head` shows the fields of samples")
         first = self._where(int(missing[0]))
         if self._default is None:
-            msg = f"{subject}, but {len(missing)} of {counted(self._num_samples, 'sample')} have none, first {first}"
+            msg = f"{subject}, but {len(missing)} of {counted(self._num_samples, 'sample')} lack one, first {first}"
             argument = name if name == self.column.path else f"{name}={self.column.path}"
-            raise UsageError(msg, hint=f'index_columns={{"{argument}": VALUE}} gives them a value')
+            raise UsageError(msg, hint=f'index_columns={{"{argument}": VALUE}} gives these samples a value')
         value = _default_of(self._kind, self._default, self.column)
         part = part_of_values([value], self.column, lambda _: f"the value for {first}")
         if part.kind != self._kind:

@@ -30,7 +30,7 @@ def _checked_spec(spec: Any) -> Any:
     is_mapping = isinstance(spec, Mapping) and all(isinstance(name, str) for name in spec)
     if isinstance(spec, str) or (is_mapping and all(map(callable, spec.values()))):
         return spec
-    msg = f"decode() takes names of decoders one by one, or mappings from suffix to function; got {with_type(spec)}"
+    msg = f"decode() takes separate decoder names, or mappings from suffix to function; got {with_type(spec)}"
     raise UsageError(msg, hint='decode("pil", "audio"), or decode({"m4a": function})')
 
 

@@ -35,7 +35,7 @@ class Stage(ABC):
         return self
 
     def unfiltered(self) -> tuple[Stage, ...]:
-        """Return this stage without filters: no stage for a filter."""
+        """Return this stage without filters; an empty tuple if the stage is a filter."""
         return (self,)
 
     def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002

@@ -216,7 +216,7 @@ def _data(path: str) -> bytes:
         data = bytes(open_store(path).map(path))
     except StorageError as error:
         msg = f"the tokenizer cannot be read: {error.message}"
-        hint = "a tokenizer.json: a local path or a URL. One of the Hugging Face hub is downloaded first"
+        hint = "give the path or URL of a tokenizer.json; download a tokenizer of the Hugging Face hub first"
         raise UsageError(msg, hint=hint) from None
     if pointer := pointer_in(data):
         raise UsageError(f"{without_secrets(path)}: {pointer[0]}", hint=pointer[1])

@@ -1,7 +1,7 @@
 """Chunks that are too large for the window, if no sample can be read alone: spilled decoded, or refused.
 
 Examples are row groups, record batches and compressed shards. A window holds at least two chunks of the mean size, so
-only uneven chunks are too large; with spilling, all chunks may be.
+only uneven chunks are too large; with spilling, all chunks may be too large.
 """
 
 from __future__ import annotations

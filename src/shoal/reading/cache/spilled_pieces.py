@@ -1,8 +1,8 @@
 """Samples of pieces that are too large for the window: decoded once into the chunk cache, and read there one by one.
 
-If the cache cannot take a piece (it is full of files in use, or its disk is broken), the piece is decoded into memory,
-one piece at a time, and that is counted. The samples are the same; reading is slower and takes more memory. Readers of
-units read whole chunks as before, and samples of such pieces here.
+If the cache cannot take a piece (the cache is full of files in use, or its disk is broken), the piece is decoded into
+memory, one piece at a time, and a counter records this. The samples are the same; reading is slower and takes more
+memory. Readers of units use this module for samples of such pieces, and read other chunks as before.
 """
 
 from __future__ import annotations

@@ -215,8 +215,8 @@ def _mismatch(opened: Opened, shard: int, wrong: tuple[int, int], num_mismatches
     what = f"bytes [{first_byte}, {end_byte}) do not have the checksum in the index"
     name = opened.index.shard_names[shard]
     if num_mismatches < _MOST_MISMATCHES:
-        hint = "they were damaged on the way, or lie damaged"
+        hint = "the bytes were damaged in transit, or are damaged in the store"
         return StorageError(f"{name}: {what}", hint=hint, transient=True)
     msg = f"{what}, at none of {num_mismatches} attempts, which all gave the same bytes"
-    hint = "they lie damaged in the store, or the shard was rewritten: restore it, or index it again"
+    hint = "the stored bytes are damaged, or the shard was rewritten: restore the shard, or index it again"
     return ShardError(msg, shard=name, byte=first_byte, hint=hint)

@@ -6,8 +6,8 @@ becomes `Damaged`, with its error; so does a sample that a stage cannot decode (
 is raised.
 
 A sample is lost if its own bytes cannot be parsed, or have another checksum than the index. All samples of an extent
-are lost if only the extent has a checksum, or if sample offsets are unknown. A changed shard is not damage of samples:
-every function raises `ShardError`. Bytes that cannot be read are none either: every function raises `StorageError`.
+are lost if only the extent has a checksum, or if sample offsets are unknown. A changed shard does not count as damage:
+every function raises `ShardError`. Unreadable bytes do not count either: every function raises `StorageError`.
 """
 
 from __future__ import annotations

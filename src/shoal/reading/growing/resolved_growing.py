@@ -138,7 +138,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         )
 
     def length(self, epoch: int) -> Length:
-        """Return the positions of an epoch: an estimate until all shards are indexed."""
+        """Return the number of positions of an epoch: an estimate until all shards are indexed."""
         if self.knows_end(epoch):
             return super().length(epoch)
         growth = self.growing.growth()
@@ -172,7 +172,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return self.of_epoch(epoch).untouched(epoch)
 
     def left(self, epoch: int) -> Runs | None:
-        """Return the positions of an epoch that are left; None for all, without counting them."""
+        """Return the remaining positions of an epoch; None if all remain, so that nothing is counted."""
         is_touched = self.gaps.of_epoch(epoch) or any(deal.epoch == epoch for deal in self.deals)
         return super().left(epoch) if is_touched else None
 
@@ -189,7 +189,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return growing.identity_of(growing.num_segments if needs_all else growing.num_segments_of(position))
 
     def check_loaded(self, num_segments: int) -> None:
-        """Raise `StateError` if the loaded state is of other samples; with fewer segments this is unknown."""
+        """Raise `StateError` if the loaded state has other samples; no error while too few segments are indexed."""
         if not self.loaded:
             return
         size = self.growing.num_segments

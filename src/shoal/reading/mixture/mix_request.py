@@ -39,8 +39,8 @@ class SourceRequest:
     """One source of a mixture: a dataset with its order (None as stored), or another mixture.
 
     A sample has ``mean_bytes`` decoded on average, the largest extent ``extent_bytes``. ``stored``, ``sampling`` and
-    ``delivered`` are as in `ResolvedOrder`. ``mean_tokens`` counts if weights are shares of tokens. ``renumbering`` is
-    the order of a stretch of samples if sequences have taken some before others.
+    ``delivered`` are as in `ResolvedOrder`. ``mean_tokens`` is used if weights are shares of tokens. ``renumbering``
+    is the new order of some samples if sequences have used later samples first.
     """
 
     name: str
@@ -56,7 +56,7 @@ class SourceRequest:
 
     @property
     def num_samples(self) -> int:
-        """Samples of a round."""
+        """Number of samples in a round."""
         if isinstance(self.request, MixRequest):
             return self.request.epoch_samples
         if self.delivered is None and self.sampling is not None:
@@ -65,7 +65,7 @@ class SourceRequest:
         return self.num_ids if left is None else len(left)
 
     def num_samples_of(self, epoch: int) -> int:
-        """Return the samples of one round; rounds of a nested mixture may differ in length."""
+        """Return the number of samples in a round; rounds of a nested mixture may differ in length."""
         return self.request.num_samples_of(epoch) if isinstance(self.request, MixRequest) else self.num_samples
 
 
@@ -122,7 +122,7 @@ class MixRequest:
         """The source of every position, where sources carry on from one epoch to the next."""
         for source in self.sources:
             if isinstance(source.request, MixRequest) and source.request.varies:
-                msg = f"epochs of the mixture {source.name!r} differ in length, so it has no rounds to be mixed in"
+                msg = f"epochs of the mixture {source.name!r} differ in length, but mixing needs rounds of equal length"
                 choice = type(source.request.choice).__name__
                 hint = f"leave out choice={choice}(...), or nest the mixture in a mixture with the same choice="
                 raise UsageError(msg, hint=hint)
@@ -136,7 +136,7 @@ class MixRequest:
 
     @property
     def own_choice(self) -> Choice:
-        """The choice, if it is not of another library."""
+        """The choice of sources; only for choices that are not copied from another library."""
         return cast("Choice", self.choice)
 
     @property
@@ -196,11 +196,11 @@ class MixRequest:
         source, most = self.sources[number], (self.max_repeats or {})[self.names[number]]
         msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
         msg += f"{source.num_samples} samples are used up at {where}"
-        hint = "a smaller weight, or a larger max_repeats="
+        hint = "set a smaller weight, or a larger max_repeats="
         if self.is_counted:
-            hint = "a smaller number of its samples, or a larger max_repeats="
+            hint = "take fewer samples of this source, or set a larger max_repeats="
         elif most_samples:
-            hint = f"a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less"
+            hint = f"set a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less"
         raise UsageError(msg, hint=hint)
 
     def exhausted_at(self) -> dict[str, int | None]:
@@ -221,10 +221,10 @@ class MixRequest:
             never = next(name for name, at in self.exhausted_at().items() if at is None)
             msg = f'ends="all" waits for every source, but {never!r} never comes to its end: '
             msg += "its weight is 0, or too small to reach it within 2**62 positions"
-            raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
+            raise UsageError(msg, hint='set ends="first" or epoch_size=, or leave out that source')
         if (beyond := self.endless.first_position(lambda counts: (counts > sizes).any())) is None:
-            msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
-            raise UsageError(msg, hint='epoch_size= or ends="forever"')
+            msg = 'ends="first" needs a source that ends, but all weights become 0 before a source ends'
+            raise UsageError(msg, hint='set epoch_size= or ends="forever"')
         # Whole runs, so that the runs of the next epoch begin with its batches.
         if beyond <= run:
             msg = f"a source has fewer samples than the {run} of a batch from one source: "

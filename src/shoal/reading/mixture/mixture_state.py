@@ -132,7 +132,7 @@ def _check_source(
         error.add_note(f"shoal: in the source {name!r}")
         msg, hint = f"source {name!r}: {error.message}", error.hint
         if theirs["seed"] != ours["seed"] and theirs["index"] == ours["index"]:  # the seed depends on shuffle(seed=)
-            hint = "give shuffle(seed=) of the mixture, or of this source, the seed of that time"
+            hint = "give shuffle(seed=) of the mixture, or of this source, the seed of the saved run"
         raise StateError(msg, hint=hint) from None
 
 
@@ -150,12 +150,12 @@ def _listed(changes: tuple[Change, ...]) -> Any:
 
 
 def _row(change: Change) -> list[Any]:
-    """Return a change as a state lists it; names without weight do not count."""
+    """Return a change as a row of a state; sources of weight 0 are left out."""
     return [change.at, change.ramp, {name: weight for name, weight in change.weights.items() if weight}]
 
 
 def _changes_adopted(request: MixRequest, saved: Any, position_in: _Position) -> tuple[Change, ...]:
-    """Return our changes, or the changes of the state if it has more; raise `StateError` if they differ before it."""
+    """Return our changes, or those of a state with more; raise `StateError` if they differ before its position."""
     changes, ours = request.changes, [_row(change) for change in request.changes]
     if isinstance(saved[0][-1], Mapping):
         theirs = tuple(_change(request, *row) for row in saved)
@@ -175,7 +175,7 @@ def _changes_adopted(request: MixRequest, saved: Any, position_in: _Position) ->
         return changes
     msg = f"the weights before position {position} differ: the state has {_words(request, saved)}; this mixture has "
     msg += _words(request, ours)
-    hint = f"call mix(weights=) and reweight() as then, and change weights or add sources from position {position} on"
+    hint = f"repeat the saved run's mix(weights=) and reweight(); change weights or sources from position {position} on"
     raise StateError(msg, hint=hint)
 
 

@@ -87,9 +87,9 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
         return "a mixture without end has no length: mix(epoch_size=n) has one" if is_endless else ""
 
     def most_until_any(self, epoch: int, number: int) -> int:
-        """Return the positions of an epoch; without an end, two rounds of every source from this position on.
+        """Return the number of positions in an epoch; without an end, in two rounds of every source from here on.
 
-        One round is not enough, since sources do not come evenly in all mixtures.
+        One round is not enough, since some mixtures do not spread a source evenly.
         """
         if self.num_samples_of(epoch) <= FOREVER // 2:
             return super().most_until_any(epoch, number)

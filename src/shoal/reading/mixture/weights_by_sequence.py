@@ -1,7 +1,7 @@
 """Changes of the weights of a mixture at given sequences: the order of every epoch, and the changes in a state.
 
-Sequences before a change stay as they are. They hold documents from all over a block. So each source goes on with the
-documents that the block has not used, at the new weights.
+Sequences before a change stay as they are. These sequences hold documents from all over a block. So each source goes on
+with the documents that the block has not used, at the new weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def weights_behind(documents: ResolvedMixture, epoch: int, opened: OpenBlock) ->
 def documents_behind(
     documents: ResolvedMixture, epoch: int, opened: OpenBlock, weights: Mapping[str, int]
 ) -> ResolvedMixture:
-    """Return the mixture that goes on at other weights with the documents that were not used before.
+    """Return the mixture of the documents that were not used before, at other weights.
 
     Raises `UsageError`: the weights of the documents change later, or only some of their positions are delivered.
     """
@@ -73,9 +73,9 @@ def changes_in_state(changes: tuple[SequenceChange, ...]) -> list[Any]:
 
 
 def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[int, int]) -> tuple[SequenceChange, ...]:
-    """Return our changes, or the changes of a state if it has more; ``place`` is its epoch and position.
+    """Return our changes, or the changes of a state if the state has more; ``place`` is the state's epoch and position.
 
-    Raises `StateError`: the changes differ before this place.
+    Raises `StateError` if the changes differ before ``place``.
     """
     if not isinstance(saved, list) or not all(map(_is_change, saved)):
         msg = f"the state's changes of weights are not a list of [epoch, position, ramp, weights]: {saved!r:.80}"

@@ -40,9 +40,9 @@ class ReadBuffer:
         return self._view is None
 
     def claim(self, part: Request) -> memoryview | None:
-        """Return the memory of a part to the first caller, who fills and then releases the view; None to others.
+        """Return the memory of a part to the first caller, who fills and then releases the view; None to other callers.
 
-        Others keep their bytes elsewhere and return them. So a late response never overwrites the bytes of another.
+        Other callers store their bytes elsewhere. So a late response never overwrites the bytes of another response.
         """
         with self._lock:
             if self._view is None or part.first_byte in self._claims:
@@ -52,7 +52,7 @@ class ReadBuffer:
             return view
 
     def put(self, part: Request, data: bytes) -> bytes:
-        """Copy the bytes of a part here and return b"", or return them if another thread has claimed it."""
+        """Copy the bytes of a part here and return b""; return the bytes if another thread has claimed the part."""
         view = self.claim(part)
         if view is None:
             return data

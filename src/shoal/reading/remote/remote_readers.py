@@ -134,9 +134,9 @@ class RemoteReaders:
         return records.sample(sample_id - read.first_sample)
 
     def parts_in_turn(self, read: UnitRead) -> Iterator[bytes]:
-        """Yield the bytes of a large read part by part, past the cache; as many are in flight as there is room for.
+        """Yield the bytes of a large read part by part, without the cache; memory limits the parts in flight.
 
-        At least one is in flight, since it is needed now. An extent may span several parts, so the caller verifies it.
+        At least one part is in flight. The caller verifies extents, since an extent may span several parts.
         """
         step = self._sizes.turn_bytes
         in_flight: deque[PendingRequest] = deque()

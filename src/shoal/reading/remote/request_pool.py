@@ -1,4 +1,4 @@
-"""Pool of threads for requests to a remote store: a consumer puts requests in a queue, and waits for its own alone.
+"""Pool of threads for requests to a remote store: consumers queue requests, and each waits only for its own requests.
 
 The threads refer to the queue and not to the stream, so dropping a stream ends them. They are daemons: closing a stream
 or ending a process does not wait for a server that does not respond.

@@ -36,9 +36,9 @@ Read = Callable[[Request, ReadBuffer | None], bytes]
 class PendingRequest:
     """The response to a request, once it has arrived.
 
-    ``num_waiters`` counts the consumers that still need it; the last one takes the bytes. ``num_hedges`` counts hedged
-    requests; the latest began at ``asked_seconds``. ``num_lost`` of the ``num_in_flight`` requests are late and do not
-    count towards the limit.
+    ``num_waiters`` counts the consumers that still need the response; the last consumer takes the bytes. ``num_hedges``
+    counts hedged requests; the latest began at ``asked_seconds``. ``num_lost`` of the ``num_in_flight`` requests are
+    late and do not count towards the limit.
     """
 
     __slots__ = (

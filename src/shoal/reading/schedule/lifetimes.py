@@ -1,8 +1,9 @@
 """Lifetimes of units: when to read and release each unit of a span of samples.
 
-A unit is kept from its first use until its last, and across the border of two spans if both use it. Spans are so long
-that a unit with samples left is nearly always used again within one; else it is read again, and that is counted. So no
-order has to say when it is done with a chunk, and a rank keeps only the chunks that it needs.
+A unit is kept from its first use until its last, and across the border of two spans if both spans use the unit. Spans
+are so long that a unit with remaining samples is nearly always used again within a span; otherwise the unit is read
+again, and a counter records the repeat. So no order has to report that a chunk is finished, and a rank keeps only the
+chunks that it needs.
 
 If the units in use do not fit into memory, evict the unit whose next use is farthest away, as soon as its latest use is
 over. If all units have the same size, no other choice reads fewer units again.

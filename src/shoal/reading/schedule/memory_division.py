@@ -1,4 +1,4 @@
-"""Division of memory for an order: the units, and the bytes to read ahead and to keep; and a warning of too much."""
+"""Division of memory for an order: units, bytes to read ahead and bytes to keep; a warning if memory is too small."""
 
 from __future__ import annotations
 

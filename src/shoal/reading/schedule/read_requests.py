@@ -99,7 +99,7 @@ class RequestSizes(NamedTuple):
 
 
 def request_sizes(ahead_limit_bytes: int) -> RequestSizes:
-    """Return the request sizes if ``ahead_limit_bytes`` may be requested or wait for their use.
+    """Return the request sizes for at most ``ahead_limit_bytes`` bytes that are requested or unused.
 
     >>> request_sizes(32 << 20)
     RequestSizes(ahead_bytes=32896501, most_bytes=1028015, group_bytes=1028015, turn_bytes=4194304)

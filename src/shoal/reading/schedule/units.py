@@ -76,7 +76,7 @@ class ChunkUnits(Units):
         self.num_units = len(table) << self.turn_bits
 
     def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:
-        """Return the unit of the chunk that holds each sample id, in its turn; O(log num_chunks) each."""
+        """Return the unit of each sample id: the chunk that holds the sample, in its turn; O(log num_chunks) each."""
         held_by = np.searchsorted(self._table.first_sample, ids, side="right") - 1
         return held_by + (chunks & (1 << self.turn_bits) - 1) * self._num_chunks
 
@@ -114,13 +114,13 @@ class UnitReaders(Protocol):
         """Announce the next reads, in order, and return a promise for each."""
 
     def records(self, read: UnitRead, promise: Any) -> Records:
-        """Return the samples of a read, which is in use from now on; raise if it failed."""
+        """Mark a read as in use and return its samples; raise the error of a failed read."""
 
     def read_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
         """Write the bytes of a read into a buffer, unparsed."""
 
     def close(self) -> None:
-        """Stop; no thread is left when this returns, unless its request gets no response for half a second."""
+        """Stop all threads; only a thread whose request gets no response for half a second may outlive this call."""
 
 
 class SlicedUnits(Units):
@@ -223,7 +223,7 @@ class RecordUnits(Units):
 
 
 class SpilledRecords:
-    """Empty reads of single samples from chunks that are kept decoded outside the shard; a unit is a sample id."""
+    """Samples of chunks that are kept decoded outside the shard: all reads are empty, and a unit is a sample id."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

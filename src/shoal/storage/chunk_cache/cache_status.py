@@ -99,7 +99,7 @@ def recorded_chunk_caches() -> list[str]:
 
 
 def chunk_cache_status(directory: str) -> ChunkCacheStatus:
-    """Return the state of the chunk cache in ``directory`` (or the folder itself), which must exist; O(chunks)."""
+    """Return the state of the existing chunk cache in ``directory``, or of the cache folder itself; O(chunks)."""
     with _held(directory) as (folder, path, book):
         chunks = count(folder, book)
         datasets = {chunk.dataset for chunk in chunks}

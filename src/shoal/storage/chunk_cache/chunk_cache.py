@@ -120,7 +120,7 @@ class ChunkCache:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget that holds for all processes, as last seen by this one."""
+        """The budget of all processes, as last seen by this process."""
         return self._files.budget_bytes
 
     def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
@@ -148,7 +148,7 @@ class ChunkCache:
         return fetch()
 
     def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """Drop the cached bytes and `read` again: they are as stored, and yet wrong."""
+        """Drop the cached bytes and `read` again: the cached bytes equal the stored bytes, but are wrong."""
         if not self._files.is_disabled:
             try:
                 self._files.drop(self._name(key))
@@ -157,11 +157,11 @@ class ChunkCache:
         return self.read(key, num_bytes, fetch)
 
     def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
-        """Return the part of a decoded piece that holds a sample, by its number in the piece; ``spill`` decodes it.
+        """Return the part of a decoded piece that holds its sample number ``sample``; ``spill`` decodes the piece.
 
         Without ``spill`` the part is only looked up. As in `read`, one process decodes, and the others wait as long as
-        its file grows. ``expected_bytes`` is the approximate size of the file; more space is reserved as it grows. None
-        if the cache is full of chunks in use, or has failed. An error of ``spill`` is raised.
+        the file grows. ``expected_bytes`` is the approximate size of the file; more space is reserved as the file
+        grows. Returns None if the cache is full of chunks in use, or has failed. An error of ``spill`` is raised.
         """
         name = self._name(key)
         outcome: SpilledPart | Claim | None = None
@@ -374,7 +374,7 @@ def _clear_if_last(users: list[int], files: Claims) -> None:
 
 
 def _remove_folder(folder: int, path: str) -> None:
-    """Remove the folder, and then a directory made for it alone; stop at a directory that is not empty."""
+    """Remove the folder, then its parent if made for the folder alone; stop at a directory that is not empty."""
     datasets = os.open("datasets", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
         for name in filter(_DATASET.fullmatch, os.listdir(datasets)):

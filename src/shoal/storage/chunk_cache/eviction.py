@@ -2,8 +2,8 @@
 
 Every chunk is used once an epoch, in a new random order each time. The least recently used chunk is then
 needed soonest, and evicting it is the worst choice: a cache of half the data served 15 % of the reads of an epoch by
-that rule, and 50 % if it kept its chunks. So a full cache keeps its chunks, except for the newest ones: processes of
-this machine share them while they are in a window, and then they go.
+that rule, and 50 % if it kept its chunks. So a full cache keeps its old chunks, and evicts the newest chunks:
+processes of this machine share a new chunk while it is in a window, and then the cache evicts this chunk.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Book:
     """Contents of the ledger.
 
     ``victims_next`` and ``victims_end`` are positions in the list of chunks to evict next; ``rarity`` n means that a
-    full cache admits one of 2^n chunks; ``num_watched`` and ``num_watched_used`` count the evictions that set it.
+    full cache admits one of 2^n chunks; the evictions in ``num_watched`` and ``num_watched_used`` set ``rarity``.
     """
 
     is_open: int = 0

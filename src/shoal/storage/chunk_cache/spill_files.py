@@ -100,7 +100,7 @@ class SpillFile:
         self.num_bytes = self._base = 0
 
     def begin_here(self) -> None:
-        """Begin the parts here: `read_before` returns the bytes appended until now."""
+        """Begin the parts after the bytes appended so far; `read_before` returns these bytes."""
         self._base = self.num_bytes
 
     def read_before(self, first_byte: int, end_byte: int, /) -> bytes:

@@ -25,11 +25,11 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
-    """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing.
+    """Write the buffers, one after another, to the file ``path``: readers see the whole new file, or the old file.
 
-    Creates missing directories. ``durable``: the bytes are on the disk before the name is, so after a crash of the
-    machine there is the old file or the new one. Otherwise there is no wait, and some file systems leave an empty file.
-    On failure (`OSError`) no temporary file stays behind; after a kill one may, hidden and ending in ``.tmp``.
+    Creates missing directories. With ``durable``, the bytes reach the disk before the name, so after a crash of the
+    machine the old or the new file exists. Without ``durable``, no write waits for the disk, and a crash may leave an
+    empty file. A failure (`OSError`) leaves no temporary file; a kill may leave a hidden file that ends in ``.tmp``.
     """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{_temporary_name(path)}")
@@ -133,7 +133,7 @@ def remove_abandoned(path: str) -> None:
 class _GrowingFile:
     """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name.
 
-    It is locked meanwhile, if the file system has locks: so `remove_abandoned` recognizes files of ended processes.
+    While the file grows, it is locked, if possible: so `remove_abandoned` recognizes files of ended processes.
     """
 
     def __init__(self, path: str, *, scratch: str) -> None:

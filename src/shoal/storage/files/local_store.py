@@ -309,7 +309,7 @@ _stores: weakref.WeakValueDictionary[int, LocalStore] = weakref.WeakValueDiction
 
 
 def _most_open() -> int:
-    """Return how many files the stores of this process may keep open; the rest of the limit is the user's."""
+    """Return how many files the stores of this process may keep open; the rest of the limit is left to other code."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft * 3 // 8))
 

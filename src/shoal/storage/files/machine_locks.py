@@ -66,7 +66,7 @@ def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:
             _log.info("waiting for process %s of %s, which %s", pid, host, what)
         silent_seconds = time.time() - max(began_seconds, os.fstat(file.fileno()).st_mtime)
         if host == socket.gethostname() and _is_gone(pid):
-            _log.warning("process %s ended while it held %s, and its child still holds it: not waiting", pid, what)
+            _log.warning("process %s, which %s, has ended, but its child still holds the lock: not waiting", pid, what)
             return False
         if silent_seconds > limit_seconds:
             text = "process %s of %s, which %s, has shown no sign of life for %.0f s: no longer waiting"

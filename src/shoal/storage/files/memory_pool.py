@@ -1,6 +1,6 @@
 """Anonymous memory mappings, reused as soon as nothing refers to them.
 
-Buffers of many sizes fragment the heap of a process: it takes more memory than is held, by an unpredictable amount. A
+Buffers of many sizes fragment the heap of a process: the heap takes unpredictably more memory than the buffers. A
 new mapping for each buffer would cost a fifth of the CPU time of reading: the system zeroes its pages one by one.
 """
 

@@ -21,10 +21,10 @@ _LENGTH_BYTES = 8
 
 
 def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found | None:
-    """Return the files and subdirectories of a directory below ``root``, sorted; hidden ones are counted; 2.7 us each.
+    """Return the sorted files and subdirectories of a directory below ``root``, and count hidden files; 2.7 us each.
 
-    ``directory`` is empty or ends with a slash. ``above`` has device and inode of all directories that hold it: the
-    result is None if a link leads back to one of them. Each subdirectory has the number of files that sort before it.
+    ``directory`` is empty or ends with a slash. ``above`` has device and inode of all parent directories; the result is
+    None if the directory is a link back to a parent. Each subdirectory has the number of files that sort before it.
     All files in a ``__MACOSX``, which macOS adds to archives, are hidden. An entry that is neither file nor directory,
     or fails in stat, has the size -1: reading it raises an error. Raises `OSError` if the directory cannot be listed.
     """

@@ -180,7 +180,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         raise os_failure(error, path, verb="read") from error
     except MemoryError:
         msg = f"could not read {path}: there is not enough memory for its {num_bytes} bytes"
-        raise StorageError(msg, hint="each process holds a file: a smaller num_workers=, or on_error='skip'") from None
+        raise StorageError(msg, hint="each process holds a file: reduce num_workers=, or use on_error='skip'") from None
     if len(data) <= MOST_POINTER_BYTES and (pointer := pointer_in(data)):
         raise StorageError(f"{path}: {pointer[0]}", hint=pointer[1])
     if len(data) == num_bytes == status.st_size and wrap_int64(status.st_mtime_ns) == modified_ns:

@@ -1,8 +1,8 @@
-"""The client for http by libcurl: a handle for each connection, used by one thread at a time.
+"""The HTTP client by libcurl: a handle for each connection, used by one thread at a time.
 
 A handle runs in the requesting thread, and takes the interpreter's lock only to hand over a piece of an answer. One
-thread that drives all handles (libcurl's multi interface) takes a quarter less of the processor, and starves beside a
-consumer that keeps the interpreter (bench/LOG.md).
+thread that drives all handles (libcurl's multi interface) takes a quarter less processor time, but starves beside a
+consumer that holds the interpreter's lock (bench/LOG.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Interface of a client for http, and the errors of requests that were not answered.
+"""Interface of an HTTP client, and the errors of requests without a response.
 
 A client makes one GET: no redirects, no retries, no knowledge of objects. The client is libcurl if pycurl is
 installed, else the standard library.
@@ -32,9 +32,10 @@ _said: list[bool] = []
 
 
 class Answer(NamedTuple):
-    """An answer whose connection is free again: names of ``headers`` are in lower case, and unique.
+    """A response that has been read, so its connection is free again.
 
-    ``body`` is empty if it was read into a buffer; ``num_bytes`` were read.
+    Names of ``headers`` are unique and in lower case. ``body`` is empty if the body was read into a buffer;
+    ``num_bytes`` bytes of the body were read.
     """
 
     status: int
@@ -47,15 +48,15 @@ class HttpClient(Protocol):
     """A client with its own connections in each process; threads may share it, and forked children use it."""
 
     def get(self, url: str, headers: Mapping[str, str], num_bytes: int, buffer: memoryview | None = None) -> Answer:
-        """Send one GET, and return the answer with the first `wanted_bytes` of its body.
+        """Send one GET, and return the response with the first `wanted_bytes` of its body.
 
-        The requested bytes go into ``buffer``, if given; an error leaves it in any state. Raises `OSError`,
-        `http.client.HTTPException` or `ValueError` as the standard library does; `NoConnectionError` if the request
-        could not be sent for want of a connection; `StorageError` if the proxy cannot be used.
+        The requested bytes go into ``buffer``, if given; after an error the contents of ``buffer`` are undefined.
+        Raises `OSError`, `http.client.HTTPException` or `ValueError` as the standard library does; `NoConnectionError`
+        if no connection could be made; `StorageError` if the proxy cannot be used.
         """
 
     def close(self) -> None:
-        """Close the connections of this process; connections in use close at the end of their answer."""
+        """Close the connections of this process; connections in use close at the end of their response."""
 
 
 class NoConnectionError(OSError):
@@ -76,7 +77,7 @@ def has_libcurl() -> bool:
 
 
 def say_what_is_faster() -> None:
-    """If libcurl is missing, log once that it would be faster."""
+    """If libcurl is missing, log once that libcurl is faster."""
     if not _said and not has_libcurl():
         _said.append(True)
         _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("remote"))

@@ -14,8 +14,8 @@ from shoal.hints import did_you_mean
 from shoal.storage.urls import secrets_in
 
 PROXY_HINT = (
-    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: a proxy is named by "
-    "http://; without pycurl, by https:// only where it is asked for http"
+    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: the URL of a proxy "
+    "begins with http://; with https://, install pycurl, or request only http:// URLs"
 )
 
 
@@ -62,7 +62,7 @@ class HttpOptions:
         return {"Authorization": _basic(parts.username, parts.password or ""), **self.headers}
 
     def secrets_for(self, url: str) -> list[str]:
-        """Return the words of `headers_for` a URL, which must never be shown, even if a server echoes them."""
+        """Return the secret words in the headers for a URL; messages hide these words even if a server echoes them."""
         words = [word for value in self.headers_for(url).values() for word in (value, *value.split())]
         return [word for word in words if len(word) > 3 and word != "Basic"]
 

@@ -126,7 +126,7 @@ class HttpStore(Store):
         check_length(path, first_byte, end_byte, end - first, info.num_bytes)
         announced = answer.headers.get("content-length", str(end - first))
         if announced.strip() != str(end - first):
-            msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
+            msg = f"could not {verb} {path}: the server announced {announced} bytes instead of {end - first}"
             raise StorageError(msg, hint=_SERVER_HINT, transient=True)
         check_length(path, first_byte, end_byte, answer.num_bytes, info.num_bytes)
         return answer.body
@@ -134,8 +134,8 @@ class HttpStore(Store):
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version (etag, else date) of an object; requests its first byte unless they are known.
 
-        Not by HEAD: URLs that are signed for reading refuse it, and its answer does not show that ranges work.
-        Raises `StorageError` if it does not exist, or the server does not answer range requests.
+        HEAD is not used: URLs that are signed for reading refuse HEAD, and a response to HEAD does not show that ranges
+        work. Raises `StorageError` if the object does not exist, or the server does not support ranges.
         """
         if known := self._known.get(path):
             return known
@@ -271,7 +271,7 @@ class HttpStore(Store):
         return answer.status == 200 and bool(validator) and is_range and is_same
 
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
-        """Return the error for an answer without a range: transient if ranges worked before, else soon final."""
+        """Return the error for a response without a range: transient if ranges worked before, else soon permanent."""
         is_known = self._known.get(path) is not None
         return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence=NO_RANGE)
 

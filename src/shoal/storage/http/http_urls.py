@@ -20,7 +20,7 @@ def host_of(url: str) -> str:
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host in lower case and port, the default one if none is written."""
+    """Return the scheme, the host in lower case, and the port; the default port if the URL has none."""
     with contextlib.suppress(ValueError):  # the message of this error may quote a password
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -186,7 +186,7 @@ class _Response(HTTPResponse):
 
 
 def _is_open(connection: HTTPConnection) -> bool:
-    """Return True if nothing arrived since the last answer: new bytes are unrequested, or the end of the connection."""
+    """Return True if nothing has arrived since the last response; new bytes are unrequested, or end the connection."""
     ready = select.poll()
     ready.register(connection.sock, select.POLLIN)
     return not ready.poll(0) and not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending())

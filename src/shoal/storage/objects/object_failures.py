@@ -69,7 +69,7 @@ def obstore_failure(
 ) -> BaseException:
     """Return the `StorageError` for an exception of obstore; return any other exception unchanged.
 
-    ``answered`` is True if the store has answered this client before: then it has credentials.
+    ``answered`` is True if the store has answered this client before: then the client has credentials.
     """
     if has_panicked(error):
         text = trimmed(scrubbed(str(error), options))

@@ -103,7 +103,7 @@ def location_of(url: str) -> ObjectLocation:
 def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
     """Make a client for the bucket of ``location``; makes no request.
 
-    Raises `UsageError` if obstore is not installed, or does not know an option; no value is shown.
+    Raises `UsageError` if obstore is not installed, or does not know an option; the message shows no values.
     """
     try:
         from obstore import store as stores  # noqa: PLC0415  # optional
@@ -122,7 +122,7 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
             raise
         reason = scrubbed(str(error).partition("\n\nDebug source")[0], options)
         msg = f"storage_options for {location.root}: {reason}"
-        raise UsageError(msg, hint="see docs/guides/remote-data.md for what they may hold") from None
+        raise UsageError(msg, hint="docs/guides/remote-data.md lists the options") from None
 
 
 def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
@@ -185,9 +185,9 @@ def _add_profile(config: dict[str, Any], requested: str | None) -> Any:
     """Complete ``config`` from a profile of the AWS tools (``~/.aws``), which obstore does not read.
 
     The profile is ``requested``, else $AWS_PROFILE, else "default". Credentials in ``config`` take precedence over a
-    profile; unless a profile is requested, so do credentials in the environment. Keys in a profile are used directly.
-    boto3 exchanges other entries for keys (single sign-on, a role, a command): then this returns a credential provider,
-    else None.
+    profile; credentials in the environment take precedence over a profile that is not requested. Keys in a profile are
+    used directly. For other entries (single sign-on, a role, a command), returns a credential provider, which uses
+    boto3; otherwise returns None.
     """
     name = requested or os.environ.get("AWS_PROFILE") or "default"
     profile = _read_profile("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")

@@ -54,8 +54,8 @@ class ObjectStore(Store):
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``, by one request.
 
-        Raises `StorageError` if anything else came (``transient`` says whether a retry may help), and `ForkError` in a
-        forked child of a process that has read through obstore.
+        Raises `StorageError` if other bytes or no bytes came (``transient`` says if a retry may help), and `ForkError`
+        in a forked child of a process that has read through obstore.
         """
         return bytes(self._read(path, first_byte, end_byte))
 

@@ -107,7 +107,7 @@ class PassingBytes:
                 _log.debug("scanned bytes of %s cannot be removed (%s)", path, error)
 
     def close(self) -> None:
-        """Read and leave nothing more; the last process that has the directory open removes all files."""
+        """Stop reading and writing files; the last process that has the directory open removes all files."""
         self._is_usable = False
         self._finalizer()
 
@@ -208,7 +208,7 @@ class _Shard(NamedTuple):
     ranges: ScannedRanges
 
     def kept(self, files: ScannedFiles, requested: Range) -> KeptBytes:
-        """Read the requested bytes as far as files have them."""
+        """Read the start and the end of the requested bytes from files, and report the bytes missing in between."""
         first_byte, end_byte = requested
         head, tail = [], []
         for part in self.ranges.covering(first_byte, end_byte):
@@ -230,7 +230,7 @@ class _Shard(NamedTuple):
 
 
 class _PassingStore(StoreWrapper):
-    """A remote store read by way of ``passing``; pickles with both."""
+    """A remote store that is read through ``passing``; a pickle contains the store and ``passing``."""
 
     def __init__(self, store: Store, passing: PassingBytes) -> None:
         super().__init__(store)
@@ -241,7 +241,7 @@ class _PassingStore(StoreWrapper):
 
 
 class _NotedStore(_PassingStore):
-    """A store whose reads are left in files."""
+    """A store that keeps the bytes of its reads in files."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         info = self.stat(path)
@@ -298,7 +298,7 @@ class _ServedStore(_PassingStore):
 
 
 def _by_way_of(passing: PassingBytes, store: Store, kind: type[_PassingStore]) -> Store:
-    """Wrap the store inside of its retries; return a local one as it is."""
+    """Wrap the store, beneath its retries if it has any; return a local store unchanged."""
     if store.reads_ahead:
         return store
     if isinstance(store, RetryingStore):

@@ -90,8 +90,8 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
             return NamedFiles("index", directory, [index])
         if not path.endswith("/") and store.find(path) is not None:
             return NamedFiles("file", parent(path), [path])
-        msg = f"{path}: no {INDEX_NAME} is there, and http cannot list other files"
-        hint = f"name the shards by braces or a list, or put there the {INDEX_NAME} that `shoal index` makes of them"
+        msg = f"{path}: there is no {INDEX_NAME}, and http cannot list other files"
+        hint = f"name the shards by braces or a list, or add the {INDEX_NAME} that `shoal index` makes"
         raise SourceError(msg, hint=hint)
     below = [info.path for info in store.list(directory)]
     if below:

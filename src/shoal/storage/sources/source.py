@@ -38,11 +38,11 @@ SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Source:
     """The files that a source names, in the order in which their samples are numbered.
 
-    ``typed`` is the source as the user typed it. ``root`` is the absolute directory that holds all files; it follows
-    from ``typed`` alone, so new files do not change it. ``names`` are relative to it, with "/" between parts and
-    never ".."; ``paths`` are absolute. A source of kind "index" has one name, of an index file. If splits were chosen,
-    ``split_names`` are the names of the files of all splits, relative to their directory. ``left_out`` counts files
-    that are not shards by suffix.
+    ``typed`` is the source as the user typed it. ``root`` is the absolute directory that holds all files; new files do
+    not change ``root``, because it depends on ``typed`` alone. ``names`` are relative to ``root``, with "/" between
+    parts and never ".."; ``paths`` are absolute. A source of kind "index" has one name, of an index file. If splits
+    were chosen, ``split_names`` are the names of the files of all splits, relative to their directory. ``left_out``
+    counts files that are not shards by suffix.
     """
 
     kind: SourceKind
@@ -91,9 +91,9 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
 
 
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
-    """Return the patterns of a source, and True if it is a single one and no list.
+    """Return the patterns of a source, and True if the source is a single pattern instead of a list.
 
-    Raises `SourceError` if the source is empty, or holds something else than text, or an unknown command.
+    Raises `SourceError` if the source is empty, has a value that is not text, or has an unknown command.
     """
     untyped: object = source  # callers may pass something else
     if isinstance(untyped, str | os.PathLike):

@@ -29,8 +29,8 @@ def refuse_table(path: str, directory: str) -> None:
     if (table := _table_of(path, directory)) is None:
         return
     if not table.kind:
-        msg = f"{directory}: Spark has not finished writing it: {path}"
-        raise SourceError(msg, hint="wait for it, or write it again; or give a list of the files")
+        msg = f"{directory}: Spark has not finished writing this table: {path}"
+        raise SourceError(msg, hint="wait for Spark, or write the table again; or give a list of the files")
     msg = f"{directory}: this is {table.kind} ({path}), and its log decides which files are valid"
     raise SourceError(msg, hint=f"open the list of files that {table.how} gives")
 

@@ -160,7 +160,7 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         return distinct(hashed_values(values))
     ids = np.asarray(values, dtype=None if values else np.int64)
     if ids.ndim != 1:
-        msg = f"split(exclude=) takes sample ids one by one; got an array of shape {ids.shape}"
+        msg = f"split(exclude=) takes a flat list of sample ids; got an array of shape {ids.shape}"
         raise UsageError(msg, hint="a list or an array of shape (num_ids,)")
     return groups.distinct(Runs.of(distinct(ids), groups.num_samples))
 

@@ -122,7 +122,7 @@ def class_names(opened: Opened, field: str | None = None) -> tuple[str, ...]:
     if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
         msg = f"the index has no names for the numbers of {field or CLASS_FIELD!r}"
-        hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
+        hint = "folders of classes, shards that `shoal pack` makes of them, and Hugging Face datasets have names"
         raise UsageError(msg, hint=f"there are names for {', '.join(map(repr, known))}" if known else hint)
     return tuple(words)
 
@@ -204,7 +204,9 @@ def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -
     if texts is not None:
         words = np.empty(len(texts), dtype=object)
         words[:] = texts
-        of_words = _checked(function(words), name, len(words), "texts", "it gets the distinct texts of the column")
+        of_words = _checked(
+            function(words), name, len(words), "texts", "the function gets the distinct texts of the column"
+        )
         kept: NDArray[np.bool_] = of_words[column]
         return kept
     try:

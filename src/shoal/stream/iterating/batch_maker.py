@@ -20,7 +20,7 @@ from shoal.stream.states.iterator_position import Position
 class BatchMaker:
     """The maker of an iterator's batches in the calling thread; ``position`` counts batches made, yielded or not.
 
-    It has no reference to its `runs_of`: they would keep its threads alive when nothing else does.
+    The maker has no reference to its `runs_of`, because a reference would keep unused threads alive.
     """
 
     position: Position

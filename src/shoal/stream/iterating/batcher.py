@@ -20,7 +20,7 @@ class Batcher(ABC):
     """A maker of batches from the samples that a rank reads; it pickles, and has no position."""
 
     counts_share = False
-    """True if ``position`` counts samples of this rank's share, since only reading shows the size of a batch."""
+    """True if ``position`` counts samples of this rank's share: only reading determines the size of a batch."""
 
     counts_tokens = False
     """True if the batcher counts tokens instead of the stages."""

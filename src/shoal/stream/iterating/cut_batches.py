@@ -162,7 +162,7 @@ def _between(source: BatchContext, first: int, stop: int) -> Iterator[tuple[Batc
 def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, int]]:
     """Yield the ids of all samples, backwards from a position and cyclically, each with the context to read it.
 
-    The last sample of an epoch precedes the first, so reaching it waits until all samples of the epoch are counted.
+    The last sample of an epoch precedes the first; the last sample is known once all samples of the epoch are counted.
     """
     position, num_samples = source.position, source.position.num_samples
     yield from _between(source, 0, begin)

@@ -173,7 +173,7 @@ class Iteration:
 
     @property
     def is_at_end(self) -> bool:
-        """True after the last batch; if only reading shows the end, True after the next request."""
+        """True after the last batch; if the end is known only after reading, True after the next request."""
         return self._closed or self.position.num_yielded >= self.position.num_steps
 
     def _end_epoch(self) -> None:

@@ -43,7 +43,7 @@ class PipelineSpec:
 
     @property
     def filters(self) -> bool:
-        """True if only reading shows the samples that remain."""
+        """True if the remaining samples are known only after reading."""
         return any(filters_in(self.stages))
 
     @property

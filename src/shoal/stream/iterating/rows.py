@@ -36,7 +36,7 @@ class Rows:
 
     @property
     def words(self) -> list[str]:
-        """The grouping, in words for the summary of a dataset."""
+        """Description of the grouping for the summary of a dataset."""
         return []
 
     @property

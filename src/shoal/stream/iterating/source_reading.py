@@ -46,7 +46,7 @@ class Reading:
         return units
 
     def spans(self, shares: Shares, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
-        """Yield the samples of these shares, span by span; plan the reads of a span before the last one is yielded.
+        """Yield the samples of these shares, span by span; plan a span's reads before the previous span is yielded.
 
         With limited memory only the current span is read ahead, since the next span decides which units stay.
         """
@@ -94,7 +94,7 @@ def _span_of(
 ) -> ReadSpan:
     """Return the span with the samples of all parts; a mark replaces each sample that is not read.
 
-    Samples of several parts must not be taken before they are due: one in each run.
+    With several parts, each run has one sample, so that no sample is taken before it is due.
     """
     merged = runs[0]
     if len(runs) > 1:

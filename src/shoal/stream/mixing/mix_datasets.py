@@ -86,9 +86,9 @@ def mix(
         Maximum number of times a sample may appear in an epoch, for all sources or by name. After `reweight`, epochs
         are checked when the dataset is first used, so further changes may come first.
     missing
-        Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
-        are known to have other fields are refused at the first batch, before anything is read. Where only
-        samples show it (JSON Lines, tar, after `map`), a warning names the first field that is None.
+        Values of fields that a sample lacks, by name; or "none": missing fields are None in batches. By default,
+        sources that are known to have different fields are refused at the first batch, before anything is read. If the
+        fields are known only after reading (JSON Lines, tar, after `map`), a warning names the first missing field.
 
     Raises
     ------

@@ -148,7 +148,7 @@ class MixedDataset(Dataset):
             return at, ramp
         if self.stream.spec.batching is None:
             msg = "reweight(in_steps=True) counts batches, but this dataset has none yet"
-            raise UsageError(msg, hint="call it after batch(), or give at= in positions")
+            raise UsageError(msg, hint="call reweight() after batch(), or give at= in positions")
         self.stream.batcher.refuse_steps("reweight(in_steps=True)")
         global_batch = self.stream.partition.global_batch
         return at * global_batch, ramp * global_batch

@@ -47,18 +47,18 @@ class RunLengths:
         return f"step of {of}"
 
     def tokens(self, position: int) -> float | None:
-        """Return the tokens of the samples before a position; None if the mixture counts samples."""
+        """Return the number of tokens before a position; None if the mixture counts samples."""
         means = self.means
         return None if means is None else float(self.request.counts(position) @ means)
 
     def steps(self, position: int) -> float:
-        """Return the steps before a position; the position without steps."""
+        """Return the number of steps before a position; the position itself if the run has no steps."""
         if self.batch is None or self.sequence is None:
             return position / (self.batch or 1)
         return float(self.tokens(position) or 0) / (self.batch * self.sequence)
 
     def whole_steps(self, position: int | None) -> int | None:
-        """Return the steps up to a position; None without a position or without steps."""
+        """Return the number of steps up to a position; None without a position, or if the run has no steps."""
         return None if position is None or self.batch is None else int(np.ceil(self.steps(position)))
 
     def position_of(self, num_steps: int) -> int:

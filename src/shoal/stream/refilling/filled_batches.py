@@ -75,7 +75,7 @@ class FilledBatches(Batcher):
             raise UsageError(msg, hint=f'batch(..., steps="{APART}"), in a loop over steps')
 
     def refuse_steps(self, verb: str) -> None:
-        """Raise `UsageError`: only reading tells the samples of a batch."""
+        """Raise `UsageError`: the samples of a batch are known only after reading."""
         msg = f"{verb} counts batches, but only reading shows the samples in batches of {self.verb}"
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 
@@ -239,7 +239,7 @@ class BatchFiller(Iterator[Any]):
         return self.num_ready >= self._size
 
     def _num_rows(self) -> int:
-        """Take parts until a batch is full, and return its rows: fewer in the last batch; then end."""
+        """Take parts until a batch is full, and return its number of rows; StopIteration after the last batch."""
         while not self.is_full and (part := next(self._parts, None)) is not None:
             self.add(part)
         if not self.is_full:

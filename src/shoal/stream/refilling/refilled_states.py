@@ -61,7 +61,7 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
             finished.add(deal.epoch)
             taken = share
         if taken > share:
-            msg = f"rank {rank} took {taken} samples of epoch {deal.epoch} by the state; its share has {share}"
+            msg = f"in the state, rank {rank} took {taken} samples of epoch {deal.epoch}, but its share has {share}"
             raise StateError(msg, hint=changed_hint(STATE))
         starts[deal.epoch] = Start(start, taken, sequences)
     epoch = saved.epoch

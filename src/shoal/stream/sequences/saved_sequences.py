@@ -37,7 +37,7 @@ def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, co
             return packed.resumed(saved, NO_GAPS)
     msg = f"the documents of the state have other lengths than the column {column!r}"
     raise StateError(
-        msg, hint="pass the column of the run as lengths=; else the data or the tokenizer has changed since"
+        msg, hint="pass the column of the run as lengths=; otherwise the data or the tokenizer has changed"
     )
 
 

@@ -157,7 +157,7 @@ class SequenceRequest(Rows):
             worst = int(lengths.argmax())
             group = "a sequence has" if isinstance(fields, SequenceFields) else "a batch has at most"
             msg = f"the sample with id {worst} has {int(lengths[worst])} tokens, but {group} {longest}"
-            raise UsageError(msg, hint='too_long="cut" or "drop", or select() without it')
+            raise UsageError(msg, hint='set too_long="cut" or "drop", or select() other samples')
         return lengths
 
     def _column(self, index: Index) -> NDArray[Any]:

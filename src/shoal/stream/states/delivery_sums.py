@@ -166,7 +166,7 @@ class DeliverySums:
         self._hashes = hashes
 
     def note(self, share: Share, steps: range) -> None:
-        """Note the share that will be delivered at these steps, span by span."""
+        """Record the share that will be delivered at these steps, span by span."""
         hashes = self._hashes.of(self._epoch, share.positions, share.ids)
         hashes[share.repeated] = 0  # marked repeats do not count
         sums = np.zeros(len(hashes) + 1, dtype=np.uint64)

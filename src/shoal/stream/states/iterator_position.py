@@ -233,7 +233,7 @@ class Cursor:
         return {**self.__dict__, "_watchers": []}
 
     def watch(self, moved: Callable[[], None]) -> None:
-        """Call ``moved`` whenever the start of the next iterator changes, as long as the object of the method lives."""
+        """Call the method ``moved`` whenever the start of the next iterator changes, while its object exists."""
         self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
         self._watchers.append(weakref.WeakMethod(moved))
 

@@ -1,4 +1,4 @@
-"""Hashes of sequences for certificates: of their documents, and of the places of the cuts."""
+"""Hashes of sequences for certificates: each hash covers the documents of a sequence, and the places of its cuts."""
 
 from __future__ import annotations
 

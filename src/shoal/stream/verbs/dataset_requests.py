@@ -77,10 +77,10 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         )
     if PACKED in given:
         msg = "the state counts sequences, but documents alone do not tell how they were packed"
-        raise StateError(msg, hint="the dataset of the run tells it: ds.batch_ids(step) and ds.check_certificate()")
+        raise StateError(msg, hint="use the dataset of the run: ds.batch_ids(step) and ds.check_certificate()")
     if subsets := [word for word in _SUBSETS if word in given]:
         msg = f"the state was saved after {_SUBSETS[subsets[0]]}, but holds only a digest of that"
-        hint = "the dataset of the run tells the rest: `shoal trace --run MODULE:NAME`, where Python makes it; or "
+        hint = "use the dataset of the run: `shoal trace --run MODULE:NAME`, with the Python code that makes it; or "
         raise StateError(msg, hint=f"{hint}ds.batch_ids(step) and ds.check_certificate()")
     msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
     if name not in ORDERS or extents_per_chunk == 0:
@@ -111,7 +111,7 @@ class Batching:
 
     @property
     def words(self) -> str:
-        """The batches, in words for the summary of a dataset."""
+        """Description of the batches for the summary of a dataset."""
         size = f"of {self.size:,}" if self.verb == "batch()" else "by length"
         return f"{'global ' if self.is_global else ''}batches {size}"
 

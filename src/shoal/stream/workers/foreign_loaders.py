@@ -1,6 +1,6 @@
 """Checks against loaders of other libraries that would silently read the wrong samples from a dataset.
 
-A DataLoader takes anything with ``len`` and ``[]`` for a list, and would ignore the shuffle and the rank; each worker
+A DataLoader treats any object with ``len`` and ``[]`` as a list, and would ignore the shuffle and the rank; each worker
 would iterate over the whole dataset; and wrappers that deal samples to ranks would deal a rank's share again. torch is
 inspected only if other code has imported it.
 """

@@ -292,7 +292,7 @@ def _displacement_tests(storage_ranks: NDArray[np.float64], positions: NDArray[n
     serious = abs(moved - 1 / 3) >= 0.02
     yield Outcome("displacement", moved, 1.0 / 3.0, normal_tail(score), serious, abs(3 * moved - 1), text)
     ranked = correlation(storage_ranks, positions)
-    text = f"the order still follows storage: their rank correlation is {ranked:.3f}"
+    text = f"the order still follows storage: the rank correlation of the two is {ranked:.3f}"
     rare = normal_tail(ranked * math.sqrt(size - 1.0))
     yield Outcome("displacement", ranked, 0.0, rare, abs(ranked) >= 0.05, abs(ranked), text)
 

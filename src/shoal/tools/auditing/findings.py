@@ -55,7 +55,7 @@ ADVICE: Mapping[str, Advice] = {
         0.8,
         "the ends of the epoch are not mixed",
         "a buffer that still fills at the start, or a tail without shuffle",
-        "an order over the whole epoch instead of a buffer over a stream, or chunks in random order beneath the buffer",
+        "an order over the whole epoch instead of a shuffle buffer, or chunks in random order before the buffer",
     ),
     "displacement": Advice(0.8, "samples hardly move", "a buffer or blocks over storage order", _WIDER),
     "storage order": Advice(
@@ -257,7 +257,7 @@ def verdict_of(
         serious = [finding for finding in others if finding.is_serious]
         names = ", ".join(finding.name for finding in serious or others)
         cost = "are likely to matter" if serious else "seldom matter"
-        sentences.append(f"It is not a perfect shuffle, in ways that {cost}: {names}.")
+        sentences.append(f"The order differs from a perfect shuffle in ways that {cost}: {names}.")
     return " ".join(sentences)
 
 

@@ -123,7 +123,7 @@ def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: in
 
 
 def parts_of_each_read(chunk_bytes: NDArray[np.int64]) -> float:
-    """Return the requests per chunk without sharing, as with a chunk cache: several above 8 MiB.
+    """Return the mean number of requests per chunk if no chunks share a request; a chunk above 8 MiB takes several.
 
     >>> parts_of_each_read(np.array([1 << 20, 9 << 20]))
     2.0

@@ -28,7 +28,7 @@ class Cluster:
     ``global_batch`` counts samples over all ranks. On each node, ``memory_bytes`` limits the stream, and
     ``cache_bytes`` is the budget of a chunk cache (``cache=`` of `shoal.open`), if any. ``latency_seconds`` is the time
     from a request to its first byte; a connection and a node have their own bandwidth. Without ``step_seconds``, steps
-    are as fast as the data. Prices have any currency.
+    are as fast as the data. Prices may be in any currency.
     """
 
     num_nodes: int = 1

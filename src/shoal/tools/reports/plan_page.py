@@ -34,7 +34,7 @@ _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 class PlanFigures:
     """The numbers of the figures of a plan.
 
-    ``vr`` is predicted by batch size, ``batch`` is the global batch. Over equal parts of the time, the fullest rank
+    ``vr`` is predicted by batch size, ``batch`` is the global batch. In equal intervals of time, the fullest rank
     holds ``rank_bytes``, and a node receives ``node_bytes_per_second``, at most ``node_limit``. ``heat`` counts samples
     of each part of the dataset at each time, shape (times, parts). The time is the whole epoch if ``is_whole``,
     otherwise a part of it. ``growing`` is the mixing of a first epoch that is read while shards are indexed.
@@ -110,7 +110,7 @@ def _memory(drawn: PlanFigures) -> Figure:
     unit, scale = _unit(max(values))
     return curve_figure(
         "Memory of a rank",
-        f"Of the fullest rank's process, in {unit}.",
+        f"Memory of the process with the highest peak, in {unit}.",
         [_over_time("held", values)],
         x=_time(drawn),
         y=plain_axis(unit, values, unit=scale),

@@ -34,7 +34,7 @@ def as_css(colours: Mapping[str, str]) -> str:
 
 
 def svg_of(drawing: Drawing, *, attributes: str = "", below: str = "") -> str:
-    """Return the element ``svg`` for a page with `STYLE`; ``below`` comes before the marks."""
+    """Return the element ``svg`` for a page with `STYLE`; the marks are drawn over the elements in ``below``."""
     box = f"0 0 {drawing.width:.0f} {drawing.height:.0f}"
     opened = f'<svg{attributes} viewBox="{box}" role="img" aria-label="{escape(drawing.says)}">{below}'
     return "\n".join([opened, *(line for mark in drawing.marks for line in _elements(mark)), "</svg>"])

@@ -115,7 +115,7 @@ class Delimited(Format):
         if is_all:
             return None
         msg = f"the first {_NAMES_LIMIT_BYTES} bytes hold no whole record that could name the columns"
-        hint = "this is not a delimited file; or, if it has no names, give Delimited(columns=[...]) as format="
+        hint = "is this a delimited file? If its columns have no names, pass format=Delimited(columns=[...])"
         raise ShardError(msg, shard=shard, byte=begin, hint=hint)
 
     def _names_in(self, record: bytes, byte: int, shard: str) -> list[str]:
@@ -181,7 +181,7 @@ class Delimited(Format):
         raise BadRecordError(f"this record cannot be read: {what}", byte=byte, hint=_HINT)
 
     def _without_end(self, record: bytes) -> bytes:
-        """Strip the line end of a record, and the blank lines before it, which its bytes include."""
+        """Strip the line end of a record, and the blank lines at the start of its bytes."""
         if self.newline:
             return record.removesuffix(self.newline.encode())
         if record[:1].isspace() and (blank := self._blank_lines.match(record)) and blank.end() < len(record):

@@ -143,7 +143,7 @@ def scan_elements(windows: Iterator[tuple[Buffer, bool]], borders: BorderSink, e
 def element_borders(buffer: Buffer, span: Span) -> Sequence[int]:
     """Return the offsets where the elements of a span begin and the last one ends.
 
-    Raises `ShardError`: the index says another number, or an element does not begin with a comma.
+    Raises `ShardError` if the index has another number of elements, or an element does not begin with a comma.
     """
 
     def walk() -> list[int]:

@@ -91,13 +91,13 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
 
 
 class LineEnds(NamedTuple):
-    """The rules for line ends and for lines that do not count.
+    """The rules for line ends and for skipped lines.
 
-    With ``quote`` (a byte) no line ends between two quotes: the records of a delimited file, whose quoted fields may
-    hold newlines. A quote inside such a field is doubled and changes nothing. One in the middle of a field that does
-    not begin with a quote is an error with ``strict``, else an ordinary character; then a carriage return alone ends a
-    line, too. A line of white space, not counting the ``delimiter`` (a byte), is skipped. If ``newline`` is given,
-    nothing else ends a line, and all lines count.
+    With ``quote`` (a byte) no line ends between two quotes, since quoted fields of a delimited file may hold newlines.
+    A quote inside a quoted field is doubled and does not end the field. A quote in the middle of an unquoted field is
+    an error with ``strict``, else an ordinary character; without ``strict`` a carriage return alone ends a line, too. A
+    line of white space is skipped; the ``delimiter`` (a byte) is not white space. If ``newline`` is given, nothing else
+    ends a line, and no line is skipped.
     """
 
     quote: int | None = None
@@ -206,8 +206,8 @@ class LineScan:
             return quotes
         first = int(stray[0])
         if self._ends.strict:
-            msg = "a quote stands in the middle of a field that does not begin with one"
-            hint = "write such a field between quotes and its quotes twice; or give Delimited(quoted=False) as format="
+            msg = "a quote stands in the middle of a field that does not begin with a quote"
+            hint = "enclose the field in quotes and double the quotes inside; or pass format=Delimited(quoted=False)"
             raise ShardError(msg, shard=self._shard, byte=self._position + int(quotes[first]), hint=hint)
         closed_at = -1 if self._after_closing else -2
         kept = [quotes[:first], _without_strays(quotes, self._openers[before], first, closed_at)]
@@ -248,7 +248,7 @@ class LineScan:
         return borders, crcs
 
     def _blank_lines(self, data: NDArray[np.uint8], line_ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return True for lines of only white space; only lines that begin with it are checked in full."""
+        """Return True for lines of only white space; a line that begins with other bytes is not searched."""
         if self._ends.newline:
             return np.zeros(len(line_ends), dtype=np.bool_)
         starts = np.concatenate(([0], line_ends[:-1])) if len(line_ends) else line_ends

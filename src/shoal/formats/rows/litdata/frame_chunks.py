@@ -1,8 +1,8 @@
 """Chunks of LitData whose items are compressed in frames: several items in each, or one.
 
 With ``compression_level="batch"``, the meaning of ``compression="zstd"`` since LitData 0.2.76, a chunk begins with a
-magic number and an uncompressed table of items and frames; the frames follow. With ``"sample"`` a chunk is like an
-uncompressed one, but each item is a frame.
+magic number and an uncompressed table of items and frames; the frames follow. With ``"sample"`` a chunk is laid out
+like an uncompressed chunk, but each item is a frame.
 """
 
 from __future__ import annotations

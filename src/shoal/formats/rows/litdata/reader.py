@@ -31,7 +31,7 @@ from shoal.index.shard_scan import Buffer, ShardScan
 
 TOKENS_LOADER = "TokensLoader"
 NO_CHUNK = "this is not a LitData chunk, or it is damaged, or compressed although the index.json does not say so"
-_INDEX_HINT = "give what the index.json beside the chunks holds: LitData(json.loads(Path(...).read_text()))"
+_INDEX_HINT = "pass the contents of the index.json beside the chunks: LitData(json.loads(Path(...).read_text()))"
 _MOST_DEPTH = 32
 ITEMS_LOADER = "PyTreeLoader"
 _LEVELS_INSIDE = ("batch", "sample")
@@ -153,7 +153,7 @@ def whole_codec(config: Mapping[str, Any]) -> str:
         return ""
     if str(kind).partition(":")[0] != "zstd" or level not in (None, "chunk", *_LEVELS_INSIDE):
         msg = f"these chunks have compression {kind!r}, compression_level {level!r}, which shoal does not read"
-        raise UsageError(msg, hint=f"shoal reads zstd with the levels chunk, {' and '.join(_LEVELS_INSIDE)}")
+        raise UsageError(msg, hint=f"shoal reads zstd with compression_level chunk, {' and '.join(_LEVELS_INSIDE)}")
     return "" if level in _LEVELS_INSIDE else "zst"
 
 

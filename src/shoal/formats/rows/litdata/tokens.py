@@ -1,8 +1,8 @@
-"""LitData's chunks of tokens: a table of offsets and documents, each nothing but its tokens.
+"""LitData's chunks of tokens: a table of offsets, then the tokens of each document.
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the tokens of all documents one after
-the other. LitData's ``TokensLoader`` reads them in blocks of one length, in which documents begin and end anywhere; it
-leaves out the tokens after the last whole block of a chunk, as does this format.
+the other. LitData's ``TokensLoader`` reads the tokens in blocks of one length; documents begin and end anywhere in a
+block. The loader and this format leave out the tokens after the last whole block of a chunk.
 """
 
 from __future__ import annotations

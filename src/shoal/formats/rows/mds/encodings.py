@@ -121,7 +121,7 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
 
 
 def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
-    """Return type and shape of an ndarray column, each None if every value has its own."""
+    """Return type and shape of an ndarray column; None for a type or a shape that each value stores itself."""
     parts = encoding.split(":")
     try:
         kind = _SCALARS[parts[1]] if len(parts) > 1 else None
@@ -135,7 +135,7 @@ def _array(encoding: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]
 
 
 def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> Any:
-    """Decode an array; its type and shape precede it if the encoding does not give them."""
+    """Decode an array; a type or a shape that the encoding lacks is stored before the values."""
     at = int(kind is None)
     if len(data) < at + (shape is None):
         raise ValueError("an array ends before its type and shape")

@@ -165,7 +165,7 @@ class _SampleDecoder:
         return sample if at == len(data) else self._checked(data)
 
     def read(self, read: ReadBytes, first_byte: int, end_byte: int) -> Sample | None:
-        """Read the sample in these bytes of a shard by several reads; None if it is wrong, or has no large value."""
+        """Read the sample in these bytes of a shard by several reads; None if it is invalid or has no large value."""
         at = first_byte + self._front_bytes
         if at > end_byte:
             return None

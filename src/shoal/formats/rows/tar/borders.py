@@ -57,10 +57,10 @@ def doubtful_borders(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int
 
 
 def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
-    """Return the first sample in a buffer with the key of the sample before, and that key; None if there is none.
+    """Return the first sample that has the key of the previous sample, and the key; None if there is no such sample.
 
-    ``starts`` are offsets, shape (num_samples + 1,). Bytes after the last sample
-    count as the next one; `BEHIND_BYTES` suffice. About 1 us a sample.
+    ``starts`` are offsets in the buffer, shape (num_samples + 1,). Bytes after the last sample count as the next
+    sample; `BEHIND_BYTES` suffice. About 1 us a sample.
     """
     borders = np.asarray(starts, dtype=np.int64)
     if len(buffer) < starts[-1] + BLOCK_BYTES:
@@ -91,7 +91,7 @@ def _read_blocks(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) ->
 def _gathered(buffer: Buffer, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return three blocks from each border, repeating the last block past the end; shape (num_borders, 3, 512).
 
-    These are a header; or an extended one, its payload, and the header of the member itself.
+    The blocks begin with the header of a member; or with an extended header, its payload, and the member's header.
     """
     num_blocks = len(buffer) // BLOCK_BYTES
     table = np.frombuffer(buffer, dtype=np.uint8, count=num_blocks * BLOCK_BYTES).reshape(num_blocks, BLOCK_BYTES)
@@ -101,7 +101,7 @@ def _gathered(buffer: Buffer, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _keys(blocks: NDArray[np.uint8]) -> list[str | None]:
-    """Return the key of the member that begins with each of these blocks; None if that needs more blocks."""
+    """Return the key of the member that begins with each of these blocks; None if the key needs more blocks."""
     heads = np.ascontiguousarray(blocks[:, 0])
     names: list[str | None] = list(header_names(heads))
     kinds = heads[:, 156]

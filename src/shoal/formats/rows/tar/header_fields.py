@@ -71,7 +71,7 @@ def text(name: bytes) -> str:
 def header_names(blocks: NDArray[np.uint8]) -> list[str]:
     """Return the names in the headers, with the ustar prefix joined; ``blocks`` has shape (num_headers, 512).
 
-    The prefix field counts in ustar headers only: GNU headers keep times in its place.
+    Only ustar headers have a prefix field: GNU headers have times at its place.
     """
     if not len(blocks):
         return []
@@ -123,7 +123,7 @@ def likely_header(buffer: Buffer, first_byte: int) -> int | None:
     """Return the byte of the shard where the first likely header in ``buffer`` lies; None if there is none.
 
     ``buffer`` begins at ``first_byte`` of the shard. A header is likely if it has a name and a size, and its checksum
-    is right; payload may look like one, an archive within the archive for example. About 20 ns for each 512 bytes.
+    is right; a payload may look like a header, such as an archive within the archive. About 20 ns for each 512 bytes.
     """
     skipped = -first_byte % BLOCK_BYTES
     num_blocks = max(0, len(buffer) - skipped) // BLOCK_BYTES

@@ -5,10 +5,10 @@ The chain must be followed header by header, about half a microsecond of Python 
 types) is done with numpy over all headers of a span at once: summing the bytes of one header in Python costs 3 us,
 of a thousand at once in numpy 0.12 us each.
 
-Supported are old v7 headers, ustar with its prefix, GNU long names (types ``L`` and ``K``), PAX records of one member
-(``x``) and of all following members (``g``), and sizes in octal and in base 256. Where Python's `tarfile` stops
-silently (a bad checksum after the first member, a truncated header) this raises: otherwise a shard that ends early
-would lose samples unnoticed.
+The parser supports old v7 headers, ustar with its prefix, GNU long names (types ``L`` and ``K``), PAX records of one
+member (``x``) and of all following members (``g``), and sizes in octal and in base 256. Where Python's `tarfile` stops
+silently (a bad checksum after the first member, a truncated header) the parser raises an error: otherwise a shard that
+ends early would lose samples unnoticed.
 
 `shoal.formats.rows.tar.header_fields` reads the fields of a header. `shoal.formats.rows.tar.headers_fast_path` is a
 shortcut past this parser for a single sample with plain headers; it leaves all other samples to this parser.
@@ -260,7 +260,7 @@ class HeaderWalk:
             header, byte = bytes(chain.buffer[position : position + BLOCK_BYTES]), chain.first_byte + position
             if header == _ZERO_BLOCK:
                 if pending.needs_member:
-                    msg = "the archive ends where the member should be that the extended header before it describes"
+                    msg = "the archive ends after an extended header: its member is missing"
                     raise ShardError(msg, shard=self.shard, byte=byte, hint=_CUT_SHORT)
                 self.ended = True
                 return None

@@ -79,9 +79,9 @@ def read_plain_sample(
 ) -> Sample | None:
     """Return the sample in ``buffer[start:end]``; None if it is unusual or wrong in any way. About 1 us a member.
 
-    Plain are regular members with octal sizes, alone or after a PAX header with only times (as WebDataset's writer
-    makes them), whose names are all the same up to the first dot. ``buffer`` is bytes, or a `SlicedShard`; with
-    ``payloads``, a view of the same bytes, values are slices of ``payloads``.
+    A plain sample has regular members with octal sizes and with names that are equal up to the first dot; a member may
+    follow a PAX header that has only times (as WebDataset's writer makes them). ``buffer`` is bytes, or a
+    `SlicedShard`; with ``payloads``, a view of the same bytes, values are slices of ``payloads``.
     """
     values: Any = buffer if payloads is None else payloads
     sample: Sample = {}

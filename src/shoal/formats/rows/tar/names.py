@@ -51,7 +51,7 @@ def _is_meta(name: str) -> bool:
 
 
 def _is_of_macos(name: str) -> bool:
-    """Return True for attributes that macOS stores as a file beside another, and for its notes on a directory."""
+    """Return True for the metadata files of macOS: ``._NAME`` beside a file, and ``.DS_Store`` in a directory."""
     last = name[name.rfind("/") + 1 :]
     return last.startswith("._") or last == ".DS_Store"
 

@@ -287,7 +287,7 @@ class TarRecords:
 
     def _wrong_borders(self) -> ShardError:
         num_borders, num_bytes = len(self._starts or ()), len(self._buffer)
-        msg = f"the index gives {num_borders} borders of {self._num_samples} samples in {num_bytes} bytes, some outside"
+        msg = f"the index has {num_borders} borders of {self._num_samples} samples, not all within {num_bytes} bytes"
         hint = "the index is damaged: index the shard again"
         return ShardError(msg, shard=self._span.shard, byte=self._span.first_byte, hint=hint)
 

@@ -1,4 +1,4 @@
-"""Samples of a tar whose headers have all been walked through, for spans that the fast path cannot read."""
+"""Samples of a span that the fast path for tars cannot read: this reader walks through all headers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def crc32c(data: Buffer) -> int:
 
 
 def crc32c_of_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Return the CRC-32C of each row, shape (num_rows, num_bytes) to (num_rows,), a table step per column."""
+    """Return the CRC-32C of each row, shape (num_rows,), from ``rows`` of shape (num_rows, num_bytes)."""
     table = _table()
     crcs = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
     for column in rows.T:

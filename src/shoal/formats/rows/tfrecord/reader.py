@@ -41,11 +41,12 @@ _CUT_SHORT = "an unfinished copy? copy the shard again"
 
 
 class TFRecord(Format):
-    """The format of one record after another.
+    """The TFRecord format: one record after another.
 
-    If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
-    has the features of its record (see `shoal.formats.rows.tfrecord.tf_example.parse_example`). Otherwise, or with
-    ``examples=False``, it is ``{"record": bytes}``.
+    If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all records must be
+    examples, and a sample has the features of its record (see
+    `shoal.formats.rows.tfrecord.tf_example.parse_example`). Otherwise, or with ``examples=False``, a sample is
+    ``{"record": bytes}``.
 
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
     """
@@ -105,7 +106,7 @@ def _example(record: bytes) -> Sample:
         return parse_example(_data_of(record))
     except NotAnExampleError as error:
         what = f"the first record of this shard is a tf.train.Example, but this record is not: {error}"
-        hint = "the shard is damaged, or mixes records: TFRecord(examples=False) as format= gives each as it is"
+        hint = "the shard is damaged, or mixes records: format=TFRecord(examples=False) gives the raw bytes of each"
         raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
 
 
@@ -113,7 +114,7 @@ def _data_of(record: bytes) -> bytes:
     """Return the data in the frame of a record, with both checksums verified."""
     data = record[_HEADER_BYTES:-_FOOTER_BYTES]
     if len(record) < _FRAME_BYTES or _length_of(record)[0] != len(data):
-        _refuse("the index says that a record lies here, but its length says otherwise")
+        _refuse("the index has a record here, but the length in the record differs")
     if masked(crc32c(record[:8])) != _crc_of(record, 8)[0]:
         _refuse("the length of this record does not match its checksum")
     if masked(crc32c(data)) != _crc_of(record, len(record) - _FOOTER_BYTES)[0]:

@@ -217,7 +217,7 @@ def _decoded_varints(data: bytes, byte: int) -> NDArray[np.int64]:
     ends = np.flatnonzero(coded < 128)
     lengths = np.diff(ends, prepend=-1)
     if not len(ends) or ends[-1] != len(coded) - 1 or int(lengths.max()) > _MOST_VARINT_BYTES:
-        _no_example("a list of integers does not end with one, or one of them has more than ten bytes", byte)
+        _no_example("a list of integers ends within an integer, or an integer has more than ten bytes", byte)
     starts = ends - lengths + 1
     shifts = (np.arange(len(coded)) - np.repeat(starts, lengths)).astype(np.uint64) * np.uint64(7)
     bits = (coded & 0x7F).astype(np.uint64) << shifts

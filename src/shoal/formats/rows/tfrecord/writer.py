@@ -52,7 +52,7 @@ class TFRecordEncoder:
             kinds = ("a tf.train.Example", "a record as it is")
             first, this = kinds if self._are_examples else kinds[::-1]
             msg = f"the first sample of the shard is {first}, but this sample is {this}"
-            raise UsageError(msg, hint="readers take all records for the kind of the first: give samples of one kind")
+            raise UsageError(msg, hint="readers expect all records to be of one kind: give samples of one kind")
 
     def begin(self) -> TFRecordShard:
         """Begin a new shard."""
@@ -60,7 +60,7 @@ class TFRecordEncoder:
 
 
 class TFRecordShard(AppendedShard):
-    """One shard being written; its head tells, as a scan does, if its first record is an example."""
+    """One shard being written; its head records whether the first record is an example, as a scan would."""
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; return its bytes."""
