@@ -130,6 +130,25 @@ def test_closing_ends_and_is_not_the_end_of_the_epoch(tars: Dataset) -> None:
     assert batches_of(ds)[0] == ds.ids(stop=10).tolist()
 
 
+@pytest.mark.parametrize("place", ["dataset_stream.IteratorSpec", "iterating.iterator.runs_of"])
+def test_an_error_of_a_new_beginning_is_raised_again(
+    place: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        msg = "no such luck"
+        raise ValueError(msg)
+
+    ds = tars.shuffle(seed=1).batch(10)
+    iterator = iter(ds)
+    ds.set_epoch(3)
+    monkeypatch.setattr(f"shoal.stream.{place}", fails)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no such luck"):
+            next(iterator)
+    assert at(iterator)[1] == 0
+    assert not reading_threads()
+
+
 # ---- filters
 
 

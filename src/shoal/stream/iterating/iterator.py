@@ -164,9 +164,14 @@ class Iteration:
             return
         if cursor.num_moves != self._num_moves and (renew := self._renew) is not None:
             self.close()
-            spec, source = renew()
-            was_stopped = self._is_stopped  # meanwhile, by a signal handler
-            Iteration.__init__(self, spec, source, renew)
+            try:
+                spec, source = renew()
+                was_stopped = self._is_stopped  # meanwhile, by a signal handler
+                Iteration.__init__(self, spec, source, renew)
+            except BaseException as error:
+                self._failure = error
+                self.close()
+                raise
             if was_stopped:
                 self.stop()
         cursor.yields_first(self.position)
