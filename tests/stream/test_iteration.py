@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from tests.stream.made import at, batches_of, check_batch, check_sample, flat, ids_of, reading_threads, repeats_of
 
+import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.checks import damaged_samples
+from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
@@ -147,6 +149,41 @@ def test_an_error_of_a_new_beginning_is_raised_again(
             next(iterator)
     assert at(iterator)[1] == 0
     assert not reading_threads()
+
+
+@pytest.mark.parametrize("place", ["reading.part_readers.budget_of", "stream.iterating.piece_batches.Reading"])
+def test_what_was_opened_is_closed_if_the_rest_fails(
+    place: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second source of a mixture, and behind the readers of all."""
+    calls: list[Any] = []
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if place.endswith("Reading") or len(calls) == 2:
+            msg = "no such luck"
+            raise MemoryError(msg)
+        return memory_division.budget_of(*arguments, **options)
+
+    opened, closed = [], []
+    monkeypatch.setattr(LocalReaders, "__init__", counted_in(opened, LocalReaders.__init__))
+    monkeypatch.setattr(LocalReaders, "close", counted_in(closed, LocalReaders.close))
+    monkeypatch.setattr(f"shoal.{place}", fails)
+    ds = tars.shuffle("block", seed=1)
+    with pytest.raises(MemoryError, match="no such luck"):
+        next(iter(shoal.mix({"a": ds, "b": ds}, seed=1)))
+    assert opened
+    assert opened == closed
+
+
+def counted_in(calls: list[int], method: Any) -> Any:
+    """The method, which notes whose it is."""
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        calls.append(id(self))
+        return method(self, *arguments)
+
+    return noted
 
 
 # ---- filters
