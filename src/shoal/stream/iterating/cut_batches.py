@@ -51,6 +51,8 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                 samples = _processed(process, stages_of_runs, samples, ids[begin:end], position)
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
+            if len(samples) < end - begin:
+                raise RuntimeError(f"{end - begin} samples are due in a batch, but {len(samples)} were read")
             if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)

@@ -64,6 +64,8 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                     if position.queue is queue:
                         position.num_made -= left_in(queue)
                         position.queue = empty
+        if position.num_made < span.steps.start + len(span.share.ids):
+            raise RuntimeError(f"{len(span.share.ids)} samples are due, but fewer were read")
         position.num_yielded = span.steps.stop  # the last position may have no sample for this rank
 
 
@@ -125,9 +127,9 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
     formatted = None if formatting.name is None else formatting.sample
     in_a_row = 0
     for span in spans:
-        after = span.steps.stop
+        after, samples = span.steps.stop, zip(span.share.ids.tolist(), source.samples(span), strict=True)
         # The last position of an epoch may have no sample for this rank.
-        for step, sample_id, sample in zip(span.steps, span.share.ids.tolist(), source.samples(span), strict=False):
+        for step, (sample_id, sample) in zip(span.steps, samples, strict=False):
             result = process(sample, sample_id) if process else sample
             position.num_made = step + 1
             if result is SKIPPED or result is DROPPED:

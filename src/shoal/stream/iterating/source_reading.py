@@ -94,26 +94,16 @@ def _span_of(
 ) -> ReadSpan:
     """Return the span with the samples of all parts; a mark replaces each sample that is not read.
 
-    Samples of several parts must not be taken before they are due: one in each run.
+    Samples of several parts must not be taken before they are due: one in each run. A lost sample is a `RuntimeError`.
     """
     merged = runs[0]
     if len(runs) > 1:
         owners = np.zeros(sum(map(len, rows_of)), dtype=np.int64)
         for number, rows in enumerate(rows_of):
             owners[rows] = number
-        samples = [itertools.chain.from_iterable(run) for run in runs]
-        merged = ([next(samples[owner])] for owner in owners.tolist())
+        by_part = [itertools.chain.from_iterable(run) for run in runs]
+        merged = ([next(by_part[owner])] for owner in owners.tolist())
     if not isinstance(to_read, slice):
-        merged = ([sample] for sample in _with_gaps(itertools.chain.from_iterable(merged), to_read.tolist()))
+        samples = itertools.chain.from_iterable(merged)
+        merged = ([next(samples) if is_read else QUARANTINED] for is_read in to_read.tolist())
     return ReadSpan(merged, share, steps)
-
-
-def _with_gaps(samples: Iterator[Any], to_read: list[bool]) -> Iterator[Any]:
-    for is_read in to_read:
-        if not is_read:
-            yield QUARANTINED
-            continue
-        try:
-            yield next(samples)
-        except StopIteration:
-            return
