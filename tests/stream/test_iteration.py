@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,14 @@ from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.checks import damaged_samples
 from shoal.reading.local.local_readers import LocalReaders
+from shoal.reading.resolved_epochs import Pieces
 from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
+from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import cut_batches
+from shoal.stream.iterating import batch_maker, cut_batches
+from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
+from shoal.stream.iterating.piece_batches import PieceBatches
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -133,10 +139,15 @@ def test_closing_ends_and_is_not_the_end_of_the_epoch(tars: Dataset) -> None:
 
 
 @pytest.mark.parametrize("place", ["dataset_stream.IteratorSpec", "iterating.iterator.runs_of"])
+@pytest.mark.parametrize("is_stopped", [False, True])
 def test_an_error_of_a_new_beginning_is_raised_again(
-    place: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+    is_stopped: bool, place: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But the end of a stopped iterator is no error."""
+
     def fails(*_: Any, **__: Any) -> Any:
+        if is_stopped:
+            iterator.stop()
         msg = "no such luck"
         raise ValueError(msg)
 
@@ -145,7 +156,7 @@ def test_an_error_of_a_new_beginning_is_raised_again(
     ds.set_epoch(3)
     monkeypatch.setattr(f"shoal.stream.{place}", fails)
     for _ in range(3):
-        with pytest.raises(ValueError, match="no such luck"):
+        with pytest.raises(StopIteration if is_stopped else ValueError):
             next(iterator)
     assert at(iterator)[1] == 0
     assert not reading_threads()
@@ -174,6 +185,35 @@ def test_what_was_opened_is_closed_if_the_rest_fails(
         next(iter(shoal.mix({"a": ds, "b": ds}, seed=1)))
     assert opened
     assert opened == closed
+
+
+def test_a_piece_that_is_made_during_a_stop_is_closed(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tars.shuffle("block", seed=1).batch(7).stream.iterator_spec()
+    maker = BatchMaker(spec.position())
+
+    class StoppedMeanwhile(PieceBatches):
+        def __init__(self, *arguments: Any) -> None:
+            maker.close()
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(batch_maker, "PieceBatches", StoppedMeanwhile)
+    closed: list[int] = []
+    monkeypatch.setattr(LocalReaders, "close", counted_in(closed, LocalReaders.close))
+    with pytest.raises(StoppedError):
+        next(runs_of(maker, spec))
+    assert closed
+
+
+def test_the_steps_of_a_piece_do_not_count_as_done_after_a_stop(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tars.shuffle("block", seed=1).batch(7).stream.iterator_spec()
+    maker = BatchMaker(spec.position())
+    pieces = Pieces(replace(spec.work.resolved.whole(spec.work.opened, 0), is_last=False))
+    monkeypatch.setattr(batch_maker, "_pieces", lambda *_: pieces)
+    batches = itertools.chain.from_iterable(runs_of(maker, spec))
+    next(batches)
+    maker.close()
+    assert next(batches, None) is None
+    assert maker.position.num_yielded == 1
 
 
 def counted_in(calls: list[int], method: Any) -> Any:

@@ -11,6 +11,7 @@ from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.resolved_epochs import Pieces, Piecewise
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.piece_batches import PieceBatches
 from shoal.stream.states.iterator_position import Position
@@ -57,13 +58,16 @@ def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
         num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
         maker.piece = made = PieceBatches(spec, piece, position, pieces.whole)
         try:
+            if position.is_over:  # closed meanwhile, with the piece before
+                made.close()
+                raise StoppedError("the stream was closed while a batch was made")
             yield itertools.islice(made.batches, 1)
             pieces.begun()
             yield made.batches
         finally:
             pieces.ended()
         made.close()
-        if piece.is_last:
+        if piece.is_last or position.is_over:
             return
         # This worker may have none of the last steps: count them as done.
         position.num_yielded = max(position.num_yielded, num_steps)

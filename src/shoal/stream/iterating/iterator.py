@@ -172,6 +172,8 @@ class Iteration:
             except BaseException as error:
                 self._failure = error
                 self.close()
+                if self._is_stopped and isinstance(error, Exception):
+                    raise StopIteration from None
                 raise
             if was_stopped:
                 self.stop()
