@@ -19,6 +19,7 @@ from tests.stream.made import at, batches_of, check_batch, check_sample, flat, i
 
 import shoal
 from shoal.errors import ShardError, UsageError
+from shoal.order.partition import Partition
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.checks import damaged_samples
 from shoal.reading.local.local_readers import LocalReaders
@@ -29,7 +30,10 @@ from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating import batch_maker, cut_batches
 from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
+from shoal.stream.iterating.batcher import WholeBatches
 from shoal.stream.iterating.piece_batches import PieceBatches
+from shoal.stream.states.delivery_sums import NOTHING
+from shoal.stream.states.iterator_position import Position
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -224,6 +228,14 @@ def counted_in(calls: list[int], method: Any) -> Any:
         return method(self, *arguments)
 
     return noted
+
+
+def test_batches_of_workers_are_handed_on_in_their_order() -> None:
+    received = WholeBatches(Position(0, 0, Partition(1, 1), 9))
+    for batch in "abc":
+        received.add(batch, NOTHING)
+    assert [received.batch() for _ in range(3)] == ["a", "b", "c"]
+    assert not received.is_full
 
 
 # ---- filters
