@@ -17,8 +17,6 @@ from shoal.stream.iterating.progress_line import progress_line
 from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import EMPTY_QUEUE, Position
 
-_NOTHING: list[Any] = []
-
 
 class BatchSource(Protocol):
     """Batches made ahead of use in another thread, or in worker processes."""
@@ -114,7 +112,7 @@ class Iteration:
         if not self._closed and (self.position.num_made, self.position.num_sequences) == self._begin:
             self._begin_where_moved()
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
-        taken: list[Any] = _NOTHING
+        taken: list[Any] = []
         before = (position.num_yielded, position.num_sequences, position.received)
         began = perf_counter()
         try:
@@ -131,7 +129,6 @@ class Iteration:
             else:
                 if self._closed:
                     raise StopIteration  # the except below is where an iteration ends
-                taken = []
                 result = elsewhere.receive(taken)
                 throughput.add(began, perf_counter())
             if self._line is not None:
