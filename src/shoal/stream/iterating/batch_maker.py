@@ -25,7 +25,7 @@ class BatchMaker:
     """
 
     position: Position
-    piece: PieceBatches | None = None
+    piece_batches: PieceBatches | None = None
 
     def end(self) -> None:
         """Stop after the last batch."""
@@ -39,8 +39,8 @@ class BatchMaker:
         """Stop reading; the threads have ended when this returns. Indexing continues as long as the dataset exists."""
         with InterruptsHeld():
             self.position.is_over = True  # perhaps while a thread makes the next batch
-            if self.piece is not None:
-                self.piece.close()
+            if self.piece_batches is not None:
+                self.piece_batches.close()
 
 
 def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
@@ -56,7 +56,7 @@ def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
     while not position.is_over:
         piece = pieces.upto(position.end + position.partition.global_batch - 1, read_before=position.end)
         num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
-        maker.piece = made = PieceBatches(spec, piece, position, pieces.whole)
+        maker.piece_batches = made = PieceBatches(spec, piece, position, pieces.whole)
         try:
             if position.is_over:  # closed meanwhile, with the piece before
                 made.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,13 @@ class Reading:
     readers: PartReaders
     index: Index | JoinedIndex
 
-    def in_units(self, shares: Shares) -> Shares:
-        """Return these shares with the units that hold their samples in place of the chunks of the order."""
-        if len(self.readers.parts) == 1 and self.readers.parts[0].moves_units:
-            return shares
-        return ((replace(share, chunks=self._units_of(share)), steps) for share, steps in shares)
+    def with_units(self, shares: Shares) -> Iterator[tuple[Share, range, NDArray[np.int64]]]:
+        """Return an iterator over these shares, their steps, and the units that hold their samples."""
+        return ((share, steps, self._units_of(share)) for share, steps in shares)
 
     def _units_of(self, share: Share) -> NDArray[np.int64]:
+        if len(self.readers.parts) == 1 and self.readers.parts[0].moves_units:
+            return share.chunks
         units, join = np.empty_like(share.chunks), self.index if isinstance(self.index, JoinedIndex) else None
         for number, rows, ids in [(0, _ALL, share.ids)] if join is None else join.by_part(share.ids):
             part = self.readers.parts[number]
