@@ -28,7 +28,7 @@ from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import batch_maker, cut_batches
+from shoal.stream.iterating import batch_maker, nearest_kept
 from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
 from shoal.stream.iterating.batcher import WholeBatches
 from shoal.stream.iterating.piece_batches import PieceBatches
@@ -180,7 +180,8 @@ def test_what_was_opened_is_closed_if_the_rest_fails(
             raise MemoryError(msg)
         return memory_division.budget_of(*arguments, **options)
 
-    opened, closed = [], []
+    opened: list[int] = []
+    closed: list[int] = []
     monkeypatch.setattr(LocalReaders, "__init__", counted_in(opened, LocalReaders.__init__))
     monkeypatch.setattr(LocalReaders, "close", counted_in(closed, LocalReaders.close))
     monkeypatch.setattr(f"shoal.{place}", fails)
@@ -310,7 +311,7 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
         looked_at.append(sample_id)
         return read(opened, sample_id, *others)
 
-    monkeypatch.setattr(cut_batches, "read_sample", counted)
+    monkeypatch.setattr(nearest_kept, "read_sample", counted)
     ds = tars.shuffle("full", seed=6)
     order = ds.ids().tolist()
     for kept in (order[0], order[100], order[196]):

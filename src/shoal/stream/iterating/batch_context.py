@@ -25,7 +25,7 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import Resolved
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.pipeline_spec import PipelineSpec, have_no_effects
-from shoal.stream.iterating.read_schedule import ReadSpan
+from shoal.stream.iterating.shares import ReadSpan
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import DeliverySums
 from shoal.stream.states.iterator_position import Position

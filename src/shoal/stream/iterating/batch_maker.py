@@ -58,7 +58,7 @@ def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
         num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
         maker.piece_batches = made = PieceBatches(spec, piece, position, pieces.whole)
         try:
-            if position.is_over:  # closed meanwhile, with the piece before
+            if maker.position.is_over:  # closed meanwhile, with the piece before
                 made.close()
                 raise StoppedError("the stream was closed while a batch was made")
             yield itertools.islice(made.batches, 1)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from shoal.order.partition import Partition
 from shoal.order.states.deals import RankPlace
 from shoal.stream.iterating.batch_context import BatchContext
-from shoal.stream.iterating.read_schedule import Shares
+from shoal.stream.iterating.shares import Shares
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import Cursor, Position

@@ -25,7 +25,7 @@ from shoal.stats.counters import Counters, Pins
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
-from shoal.stream.iterating.read_schedule import shares_of
+from shoal.stream.iterating.shares import shares_of
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import DeliverySums
 from shoal.stream.states.iterator_position import Position

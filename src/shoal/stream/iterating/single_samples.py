@@ -13,7 +13,7 @@ from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.fetcher import most_in_run
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered
+from shoal.stream.iterating.shares import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.iterator_position import EMPTY_QUEUE
 

@@ -17,7 +17,7 @@ from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.part_readers import PartReaders
 from shoal.reading.schedule.lifetimes import handed_on
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.shares import ReadSpan, Shares
 
 _ALL = slice(None)
 _NOTHING = np.zeros(0, dtype=np.int64)

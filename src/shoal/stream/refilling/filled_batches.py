@@ -25,8 +25,8 @@ from shoal.reading.resolved_epochs import Source
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher, Received
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 from shoal.stream.iterating.rows import Rows
+from shoal.stream.iterating.shares import ReadSpan, Shares
 from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import Proof

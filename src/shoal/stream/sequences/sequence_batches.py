@@ -21,7 +21,7 @@ from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.shares import ReadSpan, Shares
 from shoal.stream.iterating.source_reading import Reading
 
 
