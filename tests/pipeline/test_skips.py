@@ -35,6 +35,7 @@ from shoal.indexing.index_files import save_index
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.pipeline import quarantine as skips
 from shoal.reading.checks import checked_reads
+from shoal.reading.fetcher import Fetcher
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
@@ -479,6 +480,32 @@ def test_what_is_listed_is_not_read(
             path = ds.stream.opened.paths[number]
             spared += not any(where == path and begin < end and stop > first for where, begin, stop in store.read)
         assert spared == 15 if order == "full" else spared > 5
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("batch", [None, 7])
+@pytest.mark.parametrize("verb", [None, "map", "columns"])
+def test_samples_that_reading_loses_are_an_error(
+    verb: str | None,
+    batch: int | None,
+    is_listed: bool,
+    tar_shards: Shards,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = Fetcher.runs
+
+    def without_last(*arguments: Any) -> Iterator[list[Any]]:
+        yield from list(runs(*arguments))[:-1]
+
+    monkeypatch.setattr(Fetcher, "runs", without_last)
+    ds = tar_shards.open().shuffle("block", seed=1)
+    file = tmp_path / "bad.jsonl"
+    file.write_text(json.dumps({"dataset": ds.stream.opened.index.fingerprint, "id": 3}) + "\n")
+    ds = ds.reading(copy=False, quarantine=file if is_listed else None)
+    ds = ds.map(dict) if verb == "map" else ds.columns("cls") if verb else ds
+    with pytest.raises((RuntimeError, ValueError), match=r"StopIteration|shorter|longer|were read"):
+        list(ds.batch(batch) if batch else ds)
 
 
 def test_a_file_of_other_datasets_is_let_be(shards: Shards, tmp_path: Path) -> None:

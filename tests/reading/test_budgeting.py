@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import read_schedule
+from shoal.stream.iterating import shares
 from shoal.stream.open_dataset import open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -45,7 +45,7 @@ def limited(ds: Dataset, limit: int, **options: Any) -> Dataset:
 def test_less_memory_gives_the_same_samples(
     order: Any, limit: int, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_schedule, "span_positions", lambda *_: positions)
+    monkeypatch.setattr(shares, "span_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=8, chunk="6KiB" if order.name != "full" else None)
     small = limited(ds, limit)
     ids = ds.ids().tolist()

@@ -13,9 +13,11 @@ from tests.samples import write_tar
 from tests.stream.faraway import Dead, Distant, far_away, faulty
 from tests.stream.made import check_sample, described, ids_of, open_finely, reading_threads, write_lines, write_tars
 
+import shoal
 from shoal.errors import ShardError, StorageError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Buffer, Full, Sequential, Window
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote import remote_readers
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES
 from shoal.reading.schedule import memory_division, memory_ledger, read_requests
@@ -84,6 +86,27 @@ def test_all_faults_together_change_nothing(
         assert ids_of(ds) == ds.ids(epoch=epoch).tolist()
     assert len(store.num_faults()) >= 6
     assert ds.stats()["num_rereads"] == 0
+
+
+def test_a_late_answer_is_hedged_in_a_mixture_too(sums: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sources share threads, and the room that each of them keeps for hedged requests."""
+    monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_requests, "_REQUESTS_AHEAD", 10**9)
+    slow = Fault("slow", requests=range(20, 10**6, 100), seconds=1.5)
+    stores = [faulty(slow), faulty(slow)]
+    fars = [described(far_away(sums, store), reading=ReadingOptions()) for store in stores]
+    for far in fars:  # all requests of a shard wait for the one that asks for its size, and none is hedged
+        for shard in range(len(far.stream.opened.paths)):
+            far.stream.opened.check.check(shard)
+    sources = {str(number): ordered(far, Block(chunks=6)) for number, far in enumerate(fars)}
+    ds = shoal.mix(sources, seed=1).reading(hedge=True)
+    keys = [int(sample["__key__"]) for sample in ds]
+    assert keys == [i % len(sums) for i in ds.ids().tolist()]
+    assert all(store.num_faults()["slow"] for store in stores)
+    assert ds.stats()["num_hedges"] >= 2
+    assert ds.stats()["num_hedges_won"] >= 1
+    while reading_threads():  # the slow answers come after the end, and other tests count threads
+        time.sleep(0.01)
 
 
 def test_a_store_that_comes_back_is_waited_for(tars: Dataset) -> None:

@@ -18,7 +18,7 @@ from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import read_schedule
+from shoal.stream.iterating import shares
 from shoal.stream.open_dataset import open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -144,7 +144,7 @@ def test_a_plan_in_many_short_spans_gives_the_same_stream(
     order: Any, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are not met for two spans are let go and read again, and counted; the samples are the same."""
-    monkeypatch.setattr(read_schedule, "span_positions", lambda *_: positions)
+    monkeypatch.setattr(shares, "span_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=5, chunk="9000" if order.name != "full" else None)
     ids = ds.ids().tolist()
     assert ids_of(ds) == ids

@@ -62,8 +62,8 @@ def test_no_more_is_told_of_than_may_be_ahead(
     limit_bytes = 64 << 10
     stream: Any = iter(ds.shuffle(Full(), seed=1))
     source: Any = stream._source
-    assert source.piece is not None
-    singles = source.piece._readers.parts[0].reader
+    assert source.piece_batches is not None
+    singles = source.piece_batches._readers.parts[0].reader
     assert isinstance(singles, local_samples.LocalSamples)
     monkeypatch.setattr(singles, "_ahead_limit_bytes", limit_bytes)
     for number in range(NUM_SAMPLES):

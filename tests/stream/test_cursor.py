@@ -284,7 +284,9 @@ def test_batches_of_one_have_a_state_at_any_step_whatever_is_left_out(
     resumed = leaving_out(tars.shuffle("full", seed=7)).batch(7)
     resumed.load_state_dict(ranks[2].state_dict())
     delivered = sorted([*flat(before), *flat_without_repeats(list(resumed))])
-    expected = [number for number in range(197) if number % 3] if described.stream.spec.filters else list(range(197))
+    expected = (
+        [number for number in range(197) if number % 3] if described.stream.spec.has_filters else list(range(197))
+    )
     assert delivered == expected
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,23 @@ import numpy as np
 import pytest
 from tests.stream.made import at, batches_of, check_batch, check_sample, flat, ids_of, reading_threads, repeats_of
 
+import shoal
 from shoal.errors import ShardError, UsageError
+from shoal.order.partition import Partition
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.checks import damaged_samples
+from shoal.reading.local.local_readers import LocalReaders
+from shoal.reading.resolved_epochs import Pieces
 from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
+from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import cut_batches
+from shoal.stream.iterating import batch_maker, nearest_kept
+from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
+from shoal.stream.iterating.batcher import WholeBatches
+from shoal.stream.iterating.piece_batches import PieceBatches
+from shoal.stream.states.delivery_sums import NOTHING
+from shoal.stream.states.iterator_position import Position
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -130,6 +142,103 @@ def test_closing_ends_and_is_not_the_end_of_the_epoch(tars: Dataset) -> None:
     assert batches_of(ds)[0] == ds.ids(stop=10).tolist()
 
 
+@pytest.mark.parametrize("place", ["dataset_stream.IteratorSpec", "iterating.iterator.runs_of"])
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_error_of_a_new_beginning_is_raised_again(
+    is_stopped: bool, place: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But the end of a stopped iterator is no error."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        if is_stopped:
+            iterator.stop()
+        msg = "no such luck"
+        raise ValueError(msg)
+
+    ds = tars.shuffle(seed=1).batch(10)
+    iterator = iter(ds)
+    ds.set_epoch(3)
+    monkeypatch.setattr(f"shoal.stream.{place}", fails)
+    for _ in range(3):
+        with pytest.raises(StopIteration if is_stopped else ValueError):
+            next(iterator)
+    assert at(iterator)[1] == 0
+    assert not reading_threads()
+
+
+@pytest.mark.parametrize("place", ["reading.part_readers.budget_of", "stream.iterating.piece_batches.Reading"])
+def test_what_was_opened_is_closed_if_the_rest_fails(
+    place: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second source of a mixture, and behind the readers of all."""
+    calls: list[Any] = []
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if place.endswith("Reading") or len(calls) == 2:
+            msg = "no such luck"
+            raise MemoryError(msg)
+        return memory_division.budget_of(*arguments, **options)
+
+    opened: list[int] = []
+    closed: list[int] = []
+    monkeypatch.setattr(LocalReaders, "__init__", counted_in(opened, LocalReaders.__init__))
+    monkeypatch.setattr(LocalReaders, "close", counted_in(closed, LocalReaders.close))
+    monkeypatch.setattr(f"shoal.{place}", fails)
+    ds = tars.shuffle("block", seed=1)
+    with pytest.raises(MemoryError, match="no such luck"):
+        next(iter(shoal.mix({"a": ds, "b": ds}, seed=1)))
+    assert opened
+    assert opened == closed
+
+
+def test_a_piece_that_is_made_during_a_stop_is_closed(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tars.shuffle("block", seed=1).batch(7).stream.iterator_spec()
+    maker = BatchMaker(spec.position())
+
+    class StoppedMeanwhile(PieceBatches):
+        def __init__(self, *arguments: Any) -> None:
+            maker.close()
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(batch_maker, "PieceBatches", StoppedMeanwhile)
+    closed: list[int] = []
+    monkeypatch.setattr(LocalReaders, "close", counted_in(closed, LocalReaders.close))
+    with pytest.raises(StoppedError):
+        next(runs_of(maker, spec))
+    assert closed
+
+
+def test_the_steps_of_a_piece_do_not_count_as_done_after_a_stop(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tars.shuffle("block", seed=1).batch(7).stream.iterator_spec()
+    maker = BatchMaker(spec.position())
+    pieces = Pieces(replace(spec.work.resolved.whole(spec.work.opened, 0), is_last=False))
+    monkeypatch.setattr(batch_maker, "_pieces", lambda *_: pieces)
+    batches = itertools.chain.from_iterable(runs_of(maker, spec))
+    next(batches)
+    maker.close()
+    assert next(batches, None) is None
+    assert maker.position.num_yielded == 1
+
+
+def counted_in(calls: list[int], method: Any) -> Any:
+    """The method, which notes whose it is."""
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        calls.append(id(self))
+        return method(self, *arguments)
+
+    return noted
+
+
+def test_batches_of_workers_are_handed_on_in_their_order() -> None:
+    received = WholeBatches(Position(0, 0, Partition(1, 1), 9))
+    for batch in "abc":
+        received.add(batch, NOTHING)
+    assert [received.batch() for _ in range(3)] == ["a", "b", "c"]
+    assert not received.is_full
+
+
 # ---- filters
 
 
@@ -202,7 +311,7 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
         looked_at.append(sample_id)
         return read(opened, sample_id, *others)
 
-    monkeypatch.setattr(cut_batches, "read_sample", counted)
+    monkeypatch.setattr(nearest_kept, "read_sample", counted)
     ds = tars.shuffle("full", seed=6)
     order = ds.ids().tolist()
     for kept in (order[0], order[100], order[196]):

@@ -24,7 +24,7 @@ import shoal
 from shoal.indexing.jobs import shared_indexing
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import read_schedule
+from shoal.stream.iterating import shares
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -300,7 +300,7 @@ def check(sources: dict[str, Dataset], case: Case, legs: list[Leg], epoch: int) 
     kind = KINDS[case["kind"]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "reads_ahead", case["wing"] == "local")
-        patch.setattr(read_schedule, "span_positions", lambda *_: case["span"])
+        patch.setattr(shares, "span_positions", lambda *_: case["span"])
         for name in ("_LEAST_WAIT_SECONDS", "_UNKNOWN_WAIT_SECONDS"):
             patch.setattr(shared_indexing, name, 0.05)  # ranks of this process wait for no other
         stream = kind.make(sources[case["format"]], ORDERS[case["order"]])

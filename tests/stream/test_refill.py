@@ -318,6 +318,27 @@ def test_going_back_to_an_epoch_begins_it_anew(tars: Dataset) -> None:
     assert sorted(i for batch in ds for i in ids_of(batch)) == kept_ids(1, 5)
 
 
+def test_an_iterator_from_the_middle_of_a_share_moves_before_its_first_batch(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).with_ids().batch(6, steps="apart")
+    state = two_ranks(ds)[0].state_dict()
+    ds = ds.partition(rank=0, world_size=2)
+    for move in (lambda: ds.set_epoch(2), lambda: ds.load_state_dict(ds.state_at(0, epoch=1))):
+        ds.load_state_dict(state)
+        iterator = iter(ds)
+        move()
+        moved = [ids_of(batch) for batch in iterator]
+        move()
+        assert moved == [ids_of(batch) for batch in ds]
+    ds.load_state_dict(state)
+    iterator = iter(ds)
+    expected = [ids_of(batch) for batch in ds]
+    ds.load_state_dict(state)
+    iterator = iter(ds)
+    begun = [ids_of(next(iterator))]
+    ds.set_epoch(2)  # too late
+    assert begun + [ids_of(batch) for batch in iterator] == expected
+
+
 @settings(max_examples=8)
 @given(st.lists(LEGS, min_size=1, max_size=3), st.data())
 def test_more_may_be_left_out_when_a_run_goes_on(tars: Dataset, legs: list[Leg], data: st.DataObject) -> None:

@@ -255,7 +255,7 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
         rest = f"remainder='keep' may leave less than {shares.global_batch}"
         hint = 'set batch(..., remainder="drop"); or "pad", which fills the last batch with marked repeats'
         raise UsageError(f"with sharding= all batches have one shape, but {rest}", hint=hint)
-    if stream.spec.filters or options.leaves_out:
+    if stream.spec.has_filters or options.leaves_out:
         msg = "with sharding= all batches have one shape, but filter() or reading() leaves samples out"
         raise UsageError(msg, hint="map() such samples to values that the loss ignores, or leave out sharding=")
     (part, num_processes), (rank, world_size) = _rank_of_rows(sharding), stream.spec.ranks.resolve()

@@ -58,13 +58,13 @@ class PartReaders:
         for name, part, order, limit in zip(opened.indexes, opened.parts, orders, limits, strict=True):
             try:
                 reader, budget = _part_reader(part, order, counters, options.limited_to(limit), shared)
-            except UsageError as error:
+            except BaseException as error:
                 self.close()
-                if shared is None:
+                if shared is None or not isinstance(error, UsageError):
                     raise
-                msg = f"the source {name!r}, which gets {limit} bytes of memory_limit={options.memory_limit_bytes}: "
-                hint = "a larger memory_limit=, which sources share as their windows do, or a smaller chunk="
-                raise UsageError(msg + error.message, hint=hint) from None
+                msg = f"the source {name!r}, with {limit} bytes of memory_limit={options.memory_limit_bytes}: "
+                hint = "a larger memory_limit=, which sources share as their windows do: this source alone takes "
+                raise UsageError(msg + error.message, hint=hint + error.hint) from None
             moves_units = order.moves(budget.units)
             self.parts.append(PartReader(reader, budget, moves_units, first_chunk, first_unit, first_sample))
             first_chunk += order.num_order_chunks

@@ -384,7 +384,7 @@ class Dataset(StageVerbs):
 
         Item ``i`` is ``ds[i]``: in the format set by `format`, and verified with ``reading(verify="always")``.
         """
-        if self.stream.spec.filters:
+        if self.stream.spec.has_filters:
             msg = "as_map() gives a sample for every id, but this dataset has a filter()"
             raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
         return self.stream.by_id

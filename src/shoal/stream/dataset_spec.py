@@ -271,7 +271,7 @@ class DatasetSpec:
         return seeded(self.stages, self.order_request.seed, first_number=_OF_JOINS * self.source.depth)
 
     @property
-    def filters(self) -> bool:
+    def has_filters(self) -> bool:
         """True if the number of remaining samples is unknown before reading."""
         return any(filters_in(self.stages))
 

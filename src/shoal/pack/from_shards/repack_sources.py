@@ -85,7 +85,10 @@ def refuse_to_repack(spec: DatasetSpec) -> None:
         "pack_sequences()": (bool(spec.rows.verb), "leave it out: sequences are packed when they are read"),
         "sample()": (spec.sampling is not None, "repack(oversample=) or repack(balance=) repeats samples"),
         "without()": (bool(spec.gaps), "select() chooses samples"),
-        "filter()": (spec.filters, "select() by columns of the index, or pack() of the samples that the filter keeps"),
+        "filter()": (
+            spec.has_filters,
+            "select() by columns of the index, or pack() of the samples that the filter keeps",
+        ),
     }
     for verb, (is_used, hint) in reasons.items():
         if is_used:

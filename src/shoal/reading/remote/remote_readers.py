@@ -76,7 +76,7 @@ class RemoteReaders:
         first_at_a_time = _MANY_AT_A_TIME if limit >= _MUCH_AHEAD_BYTES else FIRST_AT_A_TIME
         read = partial(read_request, opened, stats)
         if shared is not None:
-            self._pool = shared.of_source(read)
+            self._pool = shared.of_source(read, hedge_bytes)
             return
         self._pool = RequestPool(
             read,

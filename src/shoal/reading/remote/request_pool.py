@@ -55,8 +55,12 @@ class RequestPool:
         # Closes even if the consumer does not: no thread waits for work once this object is gone.
         self._close: Callable[[], object] = weakref.finalize(self, _close, self._queue, os.getpid())
 
-    def of_source(self, read: Read) -> RequestPool:
-        """Return a pool for another source with the threads of this pool; only this pool closes the threads."""
+    def of_source(self, read: Read, hedge_bytes: int) -> RequestPool:
+        """Return a pool for another source with the threads of this pool; only this pool closes the threads.
+
+        All sources share the ``hedge_bytes`` that each source adds.
+        """
+        self._queue.add_hedge_bytes(hedge_bytes)
         pool = copy.copy(self)
         pool._read, pool._close = read, lambda: None  # noqa: SLF001  # of this class
         return pool

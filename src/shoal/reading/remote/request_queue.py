@@ -104,6 +104,12 @@ class RequestQueue:
 
     # ---- the consumer's side
 
+    def add_hedge_bytes(self, num_bytes: int) -> None:
+        """Allow hedged requests ``num_bytes`` more in flight."""
+        with self.lock:
+            self._hedge_bytes += num_bytes
+            self._most_hedge_bytes += num_bytes
+
     def wait(self, pending: PendingRequest, most_seconds: float | None) -> bool:
         """Wait up to ``most_seconds``; return True if the response has arrived, or never will."""
         with self.lock:

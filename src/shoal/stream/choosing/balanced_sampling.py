@@ -29,8 +29,8 @@ def sampled(spec: DatasetSpec, **arguments: Any) -> DatasetSpec:
     if spec.sampling is not None:
         msg = "sample() was called before; a second call would override the first"
         raise UsageError(msg, hint="call sample() once, with weights that combine both rules")
-    if spec.request is not None or spec.filters or spec.gaps:
-        before = "shuffle()" if spec.request is not None else "filter()" if spec.filters else "without()"
+    if spec.request is not None or spec.has_filters or spec.gaps:
+        before = "shuffle()" if spec.request is not None else "filter()" if spec.has_filters else "without()"
         msg = f"sample() decides which stored samples take part, but was called after {before}"
         raise UsageError(msg, hint=f"put sample() before {before}")
     return replace(spec, sampling=sampling_of(spec.opened.one("sample()").index, spec.stored, **arguments))

@@ -16,7 +16,7 @@ from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.read_schedule import shares_of
+from shoal.stream.iterating.shares import shares_of
 from shoal.stream.states.iterator_position import Cursor
 
 

@@ -25,7 +25,7 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import Resolved
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.pipeline_spec import PipelineSpec, have_no_effects
-from shoal.stream.iterating.read_schedule import ReadSpan
+from shoal.stream.iterating.shares import ReadSpan
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import DeliverySums
 from shoal.stream.states.iterator_position import Position
@@ -81,8 +81,8 @@ class BatchContext:
         in a run does not name its sample: the caller processes the samples again, one by one.
         """
         stages = self.pipeline.stages
-        alone = self.quarantine is not None or self.pipeline.threaded is not None
-        return None if alone or not have_no_effects(stages) else stages
+        one_by_one = self.quarantine is not None or self.pipeline.threaded is not None
+        return None if one_by_one or not have_no_effects(stages) else stages
 
     def check_dropped(self, num_dropped: int, step: int) -> None:
         """Raise `UsageError` if so many samples in a row were dropped before a step that the filter may keep none."""
@@ -105,7 +105,7 @@ class BatchContext:
 
 
 # A function, not a method: a generator that referenced its iteration would keep the iteration and its threads alive.
-def _delivered(source: BatchContext, batch: Any, repeated: Sequence[bool] | NDArray[np.bool_]) -> Any:
+def _delivered(context: BatchContext, batch: Any, repeated: Sequence[bool] | NDArray[np.bool_]) -> Any:
     """Mark the repeats of a batch, format and count the batch, and run the stages of batches."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
@@ -113,18 +113,18 @@ def _delivered(source: BatchContext, batch: Any, repeated: Sequence[bool] | NDAr
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)
-    if source.pipeline.formatting.name is not None:
-        batch = source.pipeline.formatting.finished(batch)
+    if context.pipeline.formatting.name is not None:
+        batch = context.pipeline.formatting.finished(batch)
     try:
-        for stage in source.pipeline.batch_stages:
+        for stage in context.pipeline.batch_stages:
             batch = stage(batch, -1)
     except Exception as error:
-        position = source.position
+        position = context.position
         number = position.start + position.global_batches.start * position.partition.global_batch
-        start = source.resolved.position_of(position.epoch, number)
+        start = context.resolved.position_of(position.epoch, number)
         error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {position.epoch}")
         raise
-    counters = source.counters
+    counters = context.counters
     counters.num_batches += 1
     counters.num_samples += len(repeated)
     counters.num_repeats += num_repeats

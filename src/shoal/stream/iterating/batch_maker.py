@@ -11,6 +11,7 @@ from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.resolved_epochs import Pieces, Piecewise
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.piece_batches import PieceBatches
 from shoal.stream.states.iterator_position import Position
@@ -24,7 +25,7 @@ class BatchMaker:
     """
 
     position: Position
-    piece: PieceBatches | None = None
+    piece_batches: PieceBatches | None = None
 
     def end(self) -> None:
         """Stop after the last batch."""
@@ -38,8 +39,8 @@ class BatchMaker:
         """Stop reading; the threads have ended when this returns. Indexing continues as long as the dataset exists."""
         with InterruptsHeld():
             self.position.is_over = True  # perhaps while a thread makes the next batch
-            if self.piece is not None:
-                self.piece.close()
+            if self.piece_batches is not None:
+                self.piece_batches.close()
 
 
 def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
@@ -55,15 +56,18 @@ def runs_of(maker: BatchMaker, spec: IteratorSpec) -> Iterator[Iterator[Any]]:
     while not position.is_over:
         piece = pieces.upto(position.end + position.partition.global_batch - 1, read_before=position.end)
         num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
-        maker.piece = made = PieceBatches(spec, piece, position, pieces.whole)
+        maker.piece_batches = made = PieceBatches(spec, piece, position, pieces.whole)
         try:
+            if maker.position.is_over:  # closed meanwhile, with the piece before
+                made.close()
+                raise StoppedError("the stream was closed while a batch was made")
             yield itertools.islice(made.batches, 1)
             pieces.begun()
             yield made.batches
         finally:
             pieces.ended()
         made.close()
-        if piece.is_last:
+        if piece.is_last or position.is_over:
             return
         # This worker may have none of the last steps: count them as done.
         position.num_yielded = max(position.num_yielded, num_steps)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from shoal.order.partition import Partition
 from shoal.order.states.deals import RankPlace
 from shoal.stream.iterating.batch_context import BatchContext
-from shoal.stream.iterating.read_schedule import Shares
+from shoal.stream.iterating.shares import Shares
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import Cursor, Position
@@ -112,7 +113,7 @@ class WholeBatches:
 
     def __init__(self, position: Position) -> None:
         self._position = position
-        self._waiting: list[tuple[Any, Proof]] = []
+        self._waiting: deque[tuple[Any, Proof]] = deque()
 
     @property
     def is_full(self) -> bool:
@@ -125,7 +126,7 @@ class WholeBatches:
 
     def batch(self) -> Any:
         """Return the batch, and count it."""
-        batch, proof = self._waiting.pop()
+        batch, proof = self._waiting.popleft()
         self._position.num_yielded += 1
         self._position.received = self._position.received.plus(proof)
         return batch

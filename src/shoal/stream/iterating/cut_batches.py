@@ -5,21 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from shoal.errors import UsageError
 from shoal.pipeline.collate import nested
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
-from shoal.reading.checks.damaged_samples import Damaged, read_sample, salvaged_sample
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered
+from shoal.stream.iterating.nearest_kept import NearestKept
+from shoal.stream.iterating.shares import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.iterator_position import Position
 
@@ -32,16 +28,16 @@ class CutBatches(Batcher):
         context.sum_deliveries()
         has_columns = context.pipeline.stacks and context.pipeline.formatting.has_types and context.quarantine is None
         if has_columns and (gathering := gathering_of(reading, context)) is not None:
-            return batches_gathered(gathered(reading.in_units(shares), gathering), context)
+            return batches_gathered(gathered(reading.with_units(shares), gathering), context)
         return batches_made(reading.spans(shares, context.quarantine), context)
 
 
-def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made from samples."""
-    process, position, collated, deliver = source.process, source.position, source.pipeline.collator, source.deliverer
-    stages_of_runs, nearest = source.stages_of_runs, _NearestKept(source)
+    process, stages_of_runs, position = context.process, context.stages_of_runs, context.position
+    collated, deliver, nearest = context.pipeline.collator, context.deliverer, NearestKept(context)
     for span in spans:
-        stored, share = source.samples(span), span.share
+        stored, share = context.samples(span), span.share
         ids, marks = share.ids.tolist(), share.repeated.tolist()
         for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
             position.num_yielded = step
@@ -51,11 +47,13 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                 samples = _processed(process, stages_of_runs, samples, ids[begin:end], position)
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
+            if len(samples) < end - begin:
+                raise RuntimeError(f"{end - begin} samples are due in a batch, but {len(samples)} were read")
             if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
             batch = deliver(collated(samples), repeated)
-            source.counters.num_filtered += num_filtered
+            context.counters.num_filtered += num_filtered
             position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
@@ -77,19 +75,19 @@ def _processed(
     return [process(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
 
 
-def batches_gathered(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+def batches_gathered(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
-    pipeline, collated, deliver = source.pipeline, source.pipeline.collator, source.deliverer
+    pipeline, collated, deliver = context.pipeline, context.pipeline.collator, context.deliverer
     stages = [stage.on_batch_columns for stage in pipeline.stages]
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
-            source.position.num_yielded = step
+            context.position.num_yielded = step
             batch = next(span.runs)
             if isinstance(batch, list):
                 if stages:
                     named = zip(batch, ids[begin:end].tolist(), strict=True)
-                    index = source.opened.index
+                    index = context.opened.index
                     batch = [run_stages(stages, sample, sample_id, index=index) for sample, sample_id in named]
                 batch = collated(batch)
             else:
@@ -97,90 +95,18 @@ def batches_gathered(spans: Iterator[ReadSpan], source: BatchContext) -> Iterato
                     batch = stage(batch, ids[begin:end])  # one id for each row
                 batch = nested(batch, pipeline.allocate) if pipeline.nests else batch
             delivered = deliver(batch, repeated[begin:end])
-            source.position.num_yielded = step + 1  # only now: a batch that failed was not yielded
+            context.position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered
 
 
-def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tuple[list[Any], list[bool]]:
+def _kept(samples: list[Any], repeated: list[bool], nearest: NearestKept) -> tuple[list[Any], list[bool]]:
     """Return the kept samples of a batch, and marks of repeats; without kept samples, an earlier sample as a repeat."""
-    pairs, source = [], nearest.source
+    pairs, context = [], nearest.context
     for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
         if sample is DROPPED or sample is SKIPPED:
-            source.sums.dropped(source.position.num_yielded, number)
+            context.sums.dropped(context.position.num_yielded, number)
         else:
             pairs.append((sample, again))
     if not pairs:
         pairs = [(nearest.before_batch(), True)]
     return [sample for sample, _ in pairs], [again for _, again in pairs]
-
-
-@dataclass(slots=True)
-class _NearestKept:
-    """Search for the nearest kept sample before a batch, cyclically: a rank without samples repeats that sample.
-
-    The order alone determines the repeat, so a resumed run repeats the same sample. Each position is checked only once,
-    even if many batches need a repeat: positions between an earlier repeat and its batch are not checked again.
-    """
-
-    source: BatchContext
-    _begin: int = 0
-    _last: list[tuple[BatchContext, int]] = field(default_factory=list)  # the last repeat, before the position `_begin`
-
-    def before_batch(self) -> Any:
-        """Return the sample for the current batch."""
-        source, num_looked_at = self.source, 0
-        begin = source.position.start + source.position.num_yielded * source.position.partition.global_batch
-        for context, sample_id in self._candidates(begin):
-            sample = _alone(context, sample_id)
-            if sample is not DROPPED and sample is not SKIPPED:
-                self._begin, self._last = begin, [(context, sample_id)]
-                return sample
-            num_looked_at += 1
-            source.check_dropped(num_looked_at, source.position.num_yielded)
-        if source.quarantine is None:
-            msg = f"filter() keeps none of the {num_looked_at} samples of the epoch"
-            raise UsageError(msg, hint="try the function on ds[0]")
-        msg = f"all {num_looked_at} samples of the epoch are damaged, or dropped by filter()"
-        raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
-
-    def _candidates(self, begin: int) -> Iterator[tuple[BatchContext, int]]:
-        """Yield candidates: the samples since the last repeat, the last repeat, then all other samples."""
-        if self._last:
-            yield from _between(self.source, self._begin, begin)
-            yield from self._last
-            begin = self._begin  # the filter dropped the last repeat this time: it does not depend on the sample alone
-        yield from _before(self.source, begin)
-
-
-def _between(source: BatchContext, first: int, stop: int) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids at the positions ``[first, stop)``, backwards, each with the context to read it."""
-    order = source.resolved.epoch(source.position.epoch)
-    for position in range(stop - 1, first - 1, -1):
-        yield source, int(order.ids(position, position + 1)[0])
-
-
-def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids of all samples, backwards from a position and cyclically, each with the context to read it.
-
-    The last sample of an epoch precedes the first; the last sample is known once all samples of the epoch are counted.
-    """
-    position, num_samples = source.position, source.position.num_samples
-    yield from _between(source, 0, begin)
-    if not position.knows_end:
-        source = source.of_all(source)
-        num_samples = source.resolved.num_samples_of(position.epoch)
-    yield from _between(source, begin, num_samples)
-
-
-def _alone(source: BatchContext, sample_id: int) -> Any:
-    """Read a sample out of turn and run all stages; damaged samples are not counted."""
-    opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
-    if quarantine is None:
-        return run_stages(
-            stages, read_sample(*opened.part_of(sample_id), source.requests), sample_id, index=opened.index
-        )
-    if quarantine.among(np.array([sample_id]))[0]:
-        return SKIPPED
-    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id), source.requests)
-    result = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
-    return SKIPPED if type(result) is Damaged else result

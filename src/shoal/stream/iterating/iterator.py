@@ -17,8 +17,6 @@ from shoal.stream.iterating.progress_line import progress_line
 from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import EMPTY_QUEUE, Position
 
-_NOTHING: list[Any] = []
-
 
 class BatchSource(Protocol):
     """Batches made ahead of use in another thread, or in worker processes."""
@@ -83,6 +81,7 @@ class Iteration:
             self._queue = EMPTY_QUEUE
             self._takes_queue = source is None and spec.convert is None and self._line is None
             self._renew, self._num_moves = renew, 0
+            self._begin = position.num_made, position.num_sequences
             if spec.cursor is not None:
                 spec.cursor.follow(position)
                 self._num_moves = spec.cursor.num_moves
@@ -110,10 +109,10 @@ class Iteration:
             for sample in queue:
                 return sample
         # Make the next result, or wait for it.
-        if not self.position.num_made and not self._closed:
+        if not self._closed and (self.position.num_made, self.position.num_sequences) == self._begin:
             self._begin_where_moved()
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
-        taken: list[Any] = _NOTHING
+        taken: list[Any] = []
         before = (position.num_yielded, position.num_sequences, position.received)
         began = perf_counter()
         try:
@@ -130,7 +129,6 @@ class Iteration:
             else:
                 if self._closed:
                     raise StopIteration  # the except below is where an iteration ends
-                taken = []
                 result = elsewhere.receive(taken)
                 throughput.add(began, perf_counter())
             if self._line is not None:
@@ -164,9 +162,16 @@ class Iteration:
             return
         if cursor.num_moves != self._num_moves and (renew := self._renew) is not None:
             self.close()
-            spec, source = renew()
-            was_stopped = self._is_stopped  # meanwhile, by a signal handler
-            Iteration.__init__(self, spec, source, renew)
+            try:
+                spec, source = renew()
+                was_stopped = self._is_stopped  # meanwhile, by a signal handler
+                Iteration.__init__(self, spec, source, renew)
+            except BaseException as error:
+                self._failure = error
+                self.close()
+                if self._is_stopped and isinstance(error, Exception):
+                    raise StopIteration from None
+                raise
             if was_stopped:
                 self.stop()
         cursor.yields_first(self.position)

@@ -88,7 +88,7 @@ class IteratorSpec:
             pipeline.partition,
             num_samples,
             self.first_step,
-            leaves_out=pipeline.filters or work.options.leaves_out,
+            leaves_out=pipeline.has_filters or work.options.leaves_out,
             rank=pipeline.rank if work.batcher.counts_share else None,
             later=self.later,
             num_sequences=self.num_sequences,

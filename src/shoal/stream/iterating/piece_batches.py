@@ -25,7 +25,7 @@ from shoal.stats.counters import Counters, Pins
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
-from shoal.stream.iterating.read_schedule import shares_of
+from shoal.stream.iterating.shares import shares_of
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import DeliverySums
 from shoal.stream.states.iterator_position import Position
@@ -63,7 +63,6 @@ class PieceBatches:
             return replace(context, opened=opened, resolved=everything.resolved, quarantine=quarantine)
 
         opened, quarantine = prepared(piece)
-        self._readers = PartReaders(opened, orders, counters, options)
         if not pipeline.worker:
             _compare_memory(orders, pipeline, options)
         self._decoders: Decoders | None = None
@@ -87,11 +86,17 @@ class PieceBatches:
             of_all=of_all,
         )
         shares = shares_of(resolved.epoch(spec.epoch), pipeline, position)
-        # Generators, without a call in between for every sample.
-        reading = Reading(self._readers, resolved.sample_index)
-        self.batches: Iterator[Any] = work.batcher.batches(shares, reading, context)
         if pipeline.partition.batched:
             _keep_memory(pipeline.partition, opened.parts)
+        self.batches: Iterator[Any] = iter(())
+        self._readers = PartReaders(opened, orders, counters, options)
+        try:
+            reading = Reading(self._readers, resolved.sample_index)
+            # Generators, without a call in between for every sample.
+            self.batches = work.batcher.batches(shares, reading, context)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stop reading; the threads have ended when this returns."""

@@ -42,8 +42,8 @@ class PipelineSpec:
     allocate: Callable[..., NDArray[Any]] = np.empty
 
     @property
-    def filters(self) -> bool:
-        """True if the remaining samples are known only after reading."""
+    def has_filters(self) -> bool:
+        """True if only reading shows the samples that remain."""
         return any(filters_in(self.stages))
 
     @property
@@ -53,8 +53,7 @@ class PipelineSpec:
 
     def makes_together(self, quarantine: Quarantine | None) -> bool:
         """Return True if samples may be made early: no user function runs, and no stage drops samples."""
-        alone = quarantine is None and self.threaded is None and self.num_workers == 1
-        return alone and have_no_effects(self.stages)
+        return quarantine is None and self.threaded is None and self.num_workers == 1 and have_no_effects(self.stages)
 
     @property
     def nests(self) -> bool:

@@ -13,7 +13,7 @@ from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.fetcher import most_in_run
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered
+from shoal.stream.iterating.shares import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.iterator_position import EMPTY_QUEUE
 
@@ -34,16 +34,16 @@ class SingleSamples(Batcher):
         num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in context.opened.parts)
         are_small = most_in_run(context.opened.index.num_samples, num_bytes) > 1  # runs speed up small samples only
         if are_small and (gathering := gathering_of(reading, context)) is not None:
-            return samples_read(gathered(reading.in_units(shares), gathering, in_runs=True), context)
+            return samples_read(gathered(reading.with_units(shares), gathering, in_runs=True), context)
         return samples_read(reading.spans(shares, context.quarantine), context)
 
 
-def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+def samples_read(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield sample after sample as stored, or after stages that have no effects.
 
     Samples come from lists. `Position.queue` has the rest of a list: the iterator drains it without a call here.
     """
-    counters, position, finishing = source.counters, source.position, _finishing(source)
+    counters, position, finishing = context.counters, context.position, _finishing(context)
     left_in, empty = length_hint, EMPTY_QUEUE  # at interpreter exit the generator may outlive the module globals
     for span in spans:
         last, ids = position.num_steps - 1, iter(span.share.ids.tolist())
@@ -64,6 +64,8 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                     if position.queue is queue:
                         position.num_made -= left_in(queue)
                         position.queue = empty
+        if position.num_made < span.steps.start + len(span.share.ids):
+            raise RuntimeError(f"{len(span.share.ids)} samples are due, but fewer were read")
         position.num_yielded = span.steps.stop  # the last position may have no sample for this rank
 
 
@@ -74,9 +76,9 @@ class _Finishing(NamedTuple):
     of_sample: Callable[[Any, int], Any]
 
 
-def _finishing(source: BatchContext) -> _Finishing | None:
+def _finishing(context: BatchContext) -> _Finishing | None:
     """Return the functions that finish stored samples; None if stored samples are yielded as they are."""
-    process, stages_of_runs, formatting = source.process, source.stages_of_runs, source.pipeline.formatting
+    process, stages_of_runs, formatting = context.process, context.stages_of_runs, context.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
     if process is None and formatted is None:
         return None
@@ -118,23 +120,23 @@ def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Fi
         yield done
 
 
-def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+def samples_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield sample after sample, without dropped and damaged samples."""
-    process, counters, position = source.process, source.counters, source.position
-    formatting = source.pipeline.formatting
+    process, counters, position = context.process, context.counters, context.position
+    formatting = context.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
     in_a_row = 0
     for span in spans:
-        after = span.steps.stop
+        after, samples = span.steps.stop, zip(span.share.ids.tolist(), context.samples(span), strict=True)
         # The last position of an epoch may have no sample for this rank.
-        for step, sample_id, sample in zip(span.steps, span.share.ids.tolist(), source.samples(span), strict=False):
+        for step, (sample_id, sample) in zip(span.steps, samples, strict=False):
             result = process(sample, sample_id) if process else sample
             position.num_made = step + 1
             if result is SKIPPED or result is DROPPED:
                 counters.num_filtered += result is DROPPED
-                source.sums.dropped(step, 0)
+                context.sums.dropped(step, 0)
                 in_a_row += 1
-                source.check_dropped(in_a_row, step)
+                context.check_dropped(in_a_row, step)
                 continue
             in_a_row = 0
             counters.num_samples += 1

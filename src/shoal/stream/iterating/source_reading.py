@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.part_readers import PartReaders
 from shoal.reading.schedule.lifetimes import handed_on
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.shares import ReadSpan, Shares
 
 _ALL = slice(None)
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -31,13 +31,13 @@ class Reading:
     readers: PartReaders
     index: Index | JoinedIndex
 
-    def in_units(self, shares: Shares) -> Shares:
-        """Return these shares with the units that hold their samples in place of the chunks of the order."""
-        if len(self.readers.parts) == 1 and self.readers.parts[0].moves_units:
-            return shares
-        return ((replace(share, chunks=self._units_of(share)), steps) for share, steps in shares)
+    def with_units(self, shares: Shares) -> Iterator[tuple[Share, range, NDArray[np.int64]]]:
+        """Return an iterator over these shares, their steps, and the units that hold their samples."""
+        return ((share, steps, self._units_of(share)) for share, steps in shares)
 
     def _units_of(self, share: Share) -> NDArray[np.int64]:
+        if len(self.readers.parts) == 1 and self.readers.parts[0].moves_units:
+            return share.chunks
         units, join = np.empty_like(share.chunks), self.index if isinstance(self.index, JoinedIndex) else None
         for number, rows, ids in [(0, _ALL, share.ids)] if join is None else join.by_part(share.ids):
             part = self.readers.parts[number]
@@ -94,26 +94,17 @@ def _span_of(
 ) -> ReadSpan:
     """Return the span with the samples of all parts; a mark replaces each sample that is not read.
 
-    With several parts, each run has one sample, so that no sample is taken before it is due.
+    With several parts, each run has one sample, so that no sample is taken before it is due. A lost sample is a
+    `RuntimeError`.
     """
     merged = runs[0]
     if len(runs) > 1:
         owners = np.zeros(sum(map(len, rows_of)), dtype=np.int64)
         for number, rows in enumerate(rows_of):
             owners[rows] = number
-        samples = [itertools.chain.from_iterable(run) for run in runs]
-        merged = ([next(samples[owner])] for owner in owners.tolist())
+        by_part = [itertools.chain.from_iterable(run) for run in runs]
+        merged = ([next(by_part[owner])] for owner in owners.tolist())
     if not isinstance(to_read, slice):
-        merged = ([sample] for sample in _with_gaps(itertools.chain.from_iterable(merged), to_read.tolist()))
+        samples = itertools.chain.from_iterable(merged)
+        merged = ([next(samples) if is_read else QUARANTINED] for is_read in to_read.tolist())
     return ReadSpan(merged, share, steps)
-
-
-def _with_gaps(samples: Iterator[Any], to_read: list[bool]) -> Iterator[Any]:
-    for is_read in to_read:
-        if not is_read:
-            yield QUARANTINED
-            continue
-        try:
-            yield next(samples)
-        except StopIteration:
-            return

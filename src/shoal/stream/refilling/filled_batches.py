@@ -25,8 +25,8 @@ from shoal.reading.resolved_epochs import Source
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher, Received
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 from shoal.stream.iterating.rows import Rows
+from shoal.stream.iterating.shares import ReadSpan, Shares
 from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.states.delivery_sums import Proof
@@ -171,13 +171,13 @@ class _CutHere:
 
 
 def _parts_made(
-    spans: Iterator[ReadSpan], source: BatchContext, kept_part: Callable[..., Any] | None
+    spans: Iterator[ReadSpan], context: BatchContext, kept_part: Callable[..., Any] | None
 ) -> Iterator[Part]:
     """Yield the parts of a rank's share, from the position of an iterator on; ``kept_part`` as in `FilledBatches`."""
-    process, position, hashes = source.process, source.position, hashes_of(source.resolved)
-    size, num_taken, in_a_row = position.partition.size_of(source.pipeline.rank), position.num_taken, 0
+    process, position, hashes = context.process, context.position, hashes_of(context.resolved)
+    size, num_taken, in_a_row = position.partition.size_of(context.pipeline.rank), position.num_taken, 0
     for span in spans:
-        share, stored, ids = span.share, source.samples(span), span.share.ids.tolist()
+        share, stored, ids = span.share, context.samples(span), span.share.ids.tolist()
         hashes_of_share = hashes.of(position.epoch, share.positions, share.ids)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
             samples: list[Any] = []
@@ -191,7 +191,7 @@ def _parts_made(
                 if result is DROPPED or result is SKIPPED:
                     filtered += [number] * (result is DROPPED)
                     in_a_row += 1
-                    source.check_dropped(in_a_row, step)
+                    context.check_dropped(in_a_row, step)
                     continue
                 in_a_row = 0
                 samples.append((kept_part(result, sample_id=sample_id), sample_id) if kept_part else result)
@@ -207,13 +207,13 @@ def _parts_made(
 class BatchFiller(Iterator[Any]):
     """The batches that are cut from ``parts``, and from parts added besides; each moves the position."""
 
-    def __init__(self, source: BatchContext, parts: Iterator[Part]) -> None:
-        self._source, self._position, self._parts = source, source.position, parts
-        self._size = source.position.partition.size_of(source.pipeline.rank)
-        self._collated, self._deliver = source.pipeline.collator, source.deliverer
+    def __init__(self, context: BatchContext, parts: Iterator[Part]) -> None:
+        self._context, self._position, self._parts = context, context.position, parts
+        self._size = context.position.partition.size_of(context.pipeline.rank)
+        self._collated, self._deliver = context.pipeline.collator, context.deliverer
         self._waiting = Part([], [], np.zeros(0, dtype=np.uint64))
         self._filtered: deque[int] = deque()
-        self._first, self._has_kept = source.position.num_yielded, False
+        self._first, self._has_kept = context.position.num_yielded, False
 
     def add(self, part: Part) -> None:
         """Append a part, without samples that were taken before."""
@@ -260,7 +260,7 @@ class BatchFiller(Iterator[Any]):
         batch = self._deliver(self._collated([*chosen]), repeated)
         # Advance only now: a failed batch is not yielded.
         delivered = int(hashes[:num_samples].sum(dtype=np.uint64))
-        self._source.counters.num_refilled += count - position.num_yielded - num_samples
+        self._context.counters.num_refilled += count - position.num_yielded - num_samples
         self._go_to(count)
         position.received = position.received.plus(Proof(num_samples, delivered))
         self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
@@ -274,7 +274,7 @@ class BatchFiller(Iterator[Any]):
     def end(self) -> None:
         """Record the end of the share; `UsageError` if the filter kept no sample of a whole epoch."""
         position = self._position
-        is_whole = not (self._first or position.start or self._source.resolved.deals)
+        is_whole = not (self._first or position.start or self._context.resolved.deals)
         if is_whole and not self._has_kept and position.num_steps:
             msg = f"filter() keeps none of the {position.num_steps} samples that rank {position.rank} gets in epoch "
             msg += str(position.epoch)
@@ -287,4 +287,4 @@ class BatchFiller(Iterator[Any]):
         self._position.num_yielded = count
         while self._filtered and self._filtered[0] <= count:
             self._filtered.popleft()
-            self._source.counters.num_filtered += 1
+            self._context.counters.num_filtered += 1

@@ -90,13 +90,13 @@ class _Group(NamedTuple):
 class SequenceFiller(BatchFiller):
     """Pack the documents in parts into batches of sequences."""
 
-    def __init__(self, source: BatchContext, parts: Iterator[Part], packing: Packing, fields: SequenceFields) -> None:
-        super().__init__(source, parts)
+    def __init__(self, context: BatchContext, parts: Iterator[Part], packing: Packing, fields: SequenceFields) -> None:
+        super().__init__(context, parts)
         self._packing, self._fields = packing, fields
-        self._key = (source.resolved.seed, source.position.epoch)
+        self._key = (context.resolved.seed, context.position.epoch)
         self._groups: deque[_Group] = deque()
-        self._packed_up_to = source.position.num_yielded
-        self._borders = _borders(source)
+        self._packed_up_to = context.position.num_yielded
+        self._borders = _borders(context)
 
     def add(self, part: Part) -> None:
         """Append a part, without documents that were taken before, and pack all full groups."""
@@ -132,7 +132,7 @@ class SequenceFiller(BatchFiller):
     def end(self) -> None:
         """Record the end of the share; `UsageError` if the documents of a whole epoch fill no sequence."""
         position = self._position
-        has_none = not (position.start or position.num_yielded or self._groups or self._source.resolved.deals)
+        has_none = not (position.start or position.num_yielded or self._groups or self._context.resolved.deals)
         if has_none and position.num_steps:
             msg = f"the {position.num_steps:,} documents of rank {position.rank} in epoch {position.epoch} "
             msg += "fill no sequence: the documents have no tokens or too many tokens, or a filter drops the documents"
@@ -153,7 +153,7 @@ class SequenceFiller(BatchFiller):
         self._packed_up_to = counts[num_documents - 1]
         if self._packing.too_long == "drop":
             kept = lengths <= self._packing.length
-            self._source.counters.num_dropped_documents += num_documents - int(kept.sum())
+            self._context.counters.num_dropped_documents += num_documents - int(kept.sum())
             hashes = hashes[kept]
         if len(numbers):  # else all documents are empty
             proof = Proof(len(hashes), int(hashes.sum(dtype=np.uint64)))
@@ -182,7 +182,7 @@ class SequenceFiller(BatchFiller):
         arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans, ids)
         batch = self._deliver(arrays, repeated)
         lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)
-        count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
+        count_pieces(self._context.counters, len(rows) * self._fields.length, *spans, lengths)
         self._advance(num_sequences)  # advance only now: a failed batch is not yielded
         return batch
 
@@ -197,12 +197,12 @@ class SequenceFiller(BatchFiller):
             position.received = position.received.plus(group.proof)
 
 
-def _borders(source: BatchContext) -> list[int]:
+def _borders(context: BatchContext) -> list[int]:
     """Return the samples of the rank's share before each change of weights, in whole global batches."""
-    position = source.position
-    order, partition = source.resolved.untouched(position.epoch), position.partition
+    position = context.position
+    order, partition = context.resolved.untouched(position.epoch), position.partition
     if not isinstance(order, Changing):
         return []
-    numbers = (source.resolved.number_of(position.epoch, change) - position.start for change in order.changes)
-    size = partition.size_of(source.pipeline.rank)
+    numbers = (context.resolved.number_of(position.epoch, change) - position.start for change in order.changes)
+    size = partition.size_of(context.pipeline.rank)
     return [number // partition.global_batch * size for number in numbers if number >= partition.global_batch]

@@ -21,7 +21,7 @@ from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.shares import ReadSpan, Shares
 from shoal.stream.iterating.source_reading import Reading
 
 
@@ -71,30 +71,30 @@ class SequenceShares:
             first = pieces.first[share.batch_first]
             yield Share(pieces.ids, pieces.positions, pieces.chunks, repeated, first), steps
 
-    def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+    def batches(self, spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
         """Yield batch after batch of sequences, or sequence after sequence without batches."""
-        position, deliver, batched = source.position, source.deliverer, source.pipeline.partition.batched
+        position, deliver, batched = context.position, context.deliverer, context.pipeline.partition.batched
         for span in spans:
             share, pieces = self._waiting.popleft()
-            samples = source.samples(span)
+            samples = context.samples(span)
             for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
                 position.num_yielded = step
                 if begin < end:
-                    arrays = self._made(samples, pieces, begin, end, source)
+                    arrays = self._made(samples, pieces, begin, end, context)
                     repeated = share.repeated[begin:end]
                     if isinstance(self._fields, PaddedFields):  # a row for each document
                         repeated = np.repeat(repeated, np.diff(pieces.first[begin : end + 1]))
-                    batch = deliver(arrays, repeated) if batched else _alone(arrays, source)
+                    batch = deliver(arrays, repeated) if batched else _alone(arrays, context)
                     position.num_yielded = step + 1  # advance only now: a failed batch is not yielded
                     yield batch
                 position.num_yielded = step + 1
 
     def _made(
-        self, samples: Iterator[Any], pieces: Pieces, begin: int, end: int, source: BatchContext
+        self, samples: Iterator[Any], pieces: Pieces, begin: int, end: int, context: BatchContext
     ) -> dict[str, Any]:
         """Make the arrays of the sequences ``[begin, end)`` of a span."""
         low, high = int(pieces.first[begin]), int(pieces.first[end])
-        process, ids = source.process, pieces.ids[low:high].tolist()
+        process, ids = context.process, pieces.ids[low:high].tolist()
         tokens, documents, fields = [], [], self._fields
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
             result = process(sample, sample_id) if process else sample
@@ -105,12 +105,12 @@ class SequenceShares:
             documents.append(result)
         starts, stops = pieces.starts[low:high], pieces.stops[low:high]
         if isinstance(fields, PaddedFields):
-            arrays = fields.arrays(documents, tokens, starts, stops, source.pipeline.collator)
+            arrays = fields.arrays(documents, tokens, starts, stops, context.pipeline.collator)
             num_places = arrays["attention_mask"].size
         else:
             arrays = fields.arrays(tokens, pieces.first[begin : end + 1] - low, starts, stops, pieces.ids[low:high])
             num_places = (end - begin) * fields.length
-        count_pieces(source.counters, num_places, starts, stops, self._lengths[pieces.ids[low:high]])
+        count_pieces(context.counters, num_places, starts, stops, self._lengths[pieces.ids[low:high]])
         return arrays
 
 
@@ -128,9 +128,9 @@ def count_pieces(
     counters.num_cut_documents += int(np.count_nonzero((starts == 0) & (stops < lengths)))
 
 
-def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:
+def _alone(arrays: dict[str, NDArray[Any]], context: BatchContext) -> Any:
     """Count a single sequence; return its fields, formatted."""
-    source.counters.num_samples += 1
+    context.counters.num_samples += 1
     sequence = {name: values[0] if values.ndim > 1 else values for name, values in arrays.items()}
-    formatting = source.pipeline.formatting
+    formatting = context.pipeline.formatting
     return sequence if formatting.name is None else formatting.sample(sequence)

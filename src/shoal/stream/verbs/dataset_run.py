@@ -173,7 +173,7 @@ class DatasetRun:
         counts_share = stream.batcher.counts_share
         if texts := differences(proof, stream.resolved):
             hint = "merge the certificates of all ranks, and of earlier parts of the run"
-            if stream.spec.filters or counts_share or stream.spec.reading.leaves_out:
+            if stream.spec.has_filters or counts_share or stream.spec.reading.leaves_out:
                 hint += (
                     '; samples dropped by filter(), reading() or remainder="drop" count as not delivered (see stats())'
                 )

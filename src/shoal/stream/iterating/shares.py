@@ -74,14 +74,19 @@ def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
     return Share(share.ids[kept], share.positions[kept], share.chunks[kept], share.repeated[kept], batch_first)
 
 
-def gathered(shares: Shares, gathering: Gathering, *, in_runs: bool = False) -> Iterator[ReadSpan]:
-    """Yield span after span of batches, or runs of samples, made of columns; plan each before the last is yielded."""
+def gathered(
+    shares: Iterator[tuple[Share, range, NDArray[np.int64]]], gathering: Gathering, *, in_runs: bool = False
+) -> Iterator[ReadSpan]:
+    """Yield span after span of batches, or runs of samples, made of columns; plan each before the last is yielded.
+
+    Beside each share are its steps, and the units that hold its samples.
+    """
     make = gathering.runs if in_runs else gathering.batches
-    current, units = None, _NOTHING
+    current: tuple[Share, range, NDArray[np.int64]] | None = None
     for following in itertools.chain(shares, [None]):
-        units_after = _NOTHING if following is None else following[0].chunks
-        reads, last = handed_on(units, units_after)
+        share, steps, units = current or (None, range(0), _NOTHING)
+        reads, last = handed_on(units, _NOTHING if following is None else following[2])
         gathering.read_ahead(reads)
-        if current is not None:
-            yield ReadSpan(make(current[0], units, last), *current)
-        current, units = following, units_after
+        if share is not None:
+            yield ReadSpan(make(share, units, last), share, steps)
+        current = following
