@@ -58,7 +58,7 @@ def test_reasons_name_the_rule_that_decided() -> None:
     assert "waiting" in shard_sizing(None).reason
     assert shard_sizing(None).num_shards is None
     assert "1024 readers" in shard_sizing((50 << 30) + 5, num_readers=1024).reason
-    assert "fewer than 1000 readers" in shard_sizing(10 * MIB, num_readers=1000).reason
+    assert "fewer shards than 1000 readers" in shard_sizing(10 * MIB, num_readers=1000).reason
     assert "one request" in shard_sizing(None, bytes_per_second=1e12).reason
 
 

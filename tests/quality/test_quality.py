@@ -134,7 +134,7 @@ def test_keys_that_cannot_vary_are_refused() -> None:
         variance_ratio(np.zeros(10, dtype=int), 2)
     with pytest.raises(UsageError, match="shape"):
         variance_ratio(np.zeros((2, 2, 2), dtype=int), 1)
-    with pytest.raises(UsageError, match="different ones"):
+    with pytest.raises(UsageError, match="two different values"):
         position_correlation([5])
 
 
