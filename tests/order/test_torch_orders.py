@@ -234,7 +234,7 @@ def test_states_that_cannot_be_used() -> None:
     [
         ({"generator": "own"}, "generator must be one of 'sampler', 'loader', 'global', 'epoch'; got 'own'"),
         ({"generator": "global", "stateful": True}, "seeds a generator for all epochs"),
-        ({"generator": "loader", "stateful": True, "replacement": True}, "is not followed in a StatefulDataLoader"),
+        ({"generator": "loader", "stateful": True, "replacement": True}, "in a StatefulDataLoader"),
         ({"num_samples": 0}, "num_samples must be at least 1; got 0"),
         ({"drawn": -1}, "drawn must be at least 0; got -1"),
     ],

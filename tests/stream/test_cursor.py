@@ -201,7 +201,7 @@ def test_what_is_no_state_is_said_so(ds: Dataset) -> None:
         ({**good, "version": 2}, "has version 2"),
         (
             {name: value for name, value in {**good, "version": 1}.items() if name != "check"},
-            "before there was a release",
+            "before the first release",
         ),
         ({**good, "position": -1}, "position must be an integer"),
         ({**good, "epoch": 1.5}, "epoch must be an integer"),
