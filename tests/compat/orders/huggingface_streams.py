@@ -117,7 +117,7 @@ def state_says(wanted: Wanted, state: Any, before: int) -> str:
     try:
         adopted = order_of(wanted).adopted(state, np.array(wanted["shards"]), wanted["seed"])
     except StateError as error:
-        told = re.match(r"from (\d+) to (\d+) samples", str(error))
+        told = re.match(r"(\d+) to (\d+) samples", str(error))
         if told is None:
             return "nothing" if "one process" in str(error) else str(error)
         return "a range" if int(told[1]) <= before <= int(told[2]) else str(error)
