@@ -187,7 +187,7 @@ def test_columns_are_not_dropped_unless_that_is_meant(
     before = index.read_bytes()
     said = calls.refused("index", tmp_path / "out", "--checksum")
     assert "has the columns length, cls" in said
-    assert f"--output FILE writes an index without them elsewhere, or here: {index}" in said
+    assert f"--output FILE writes an index without columns elsewhere, or here: {index}" in said
     assert index.read_bytes() == before
     calls.text("index", tmp_path / "out", "--output", tmp_path / "plain.index")
     assert calls.complaints == ""

@@ -84,7 +84,7 @@ def test_a_page_is_no_index(with_ranges: bool) -> None:
         store = HttpStore()
         assert store.find(f"{url}/shoal.index") is None
         assert store.find(f"{url}/a.jsonl") is not None
-        with pytest.raises(SourceError, match=r"no shoal\.index is there"):
+        with pytest.raises(SourceError, match=r"there is no shoal\.index"):
             shoal.open(f"{url}/directory/")
 
 

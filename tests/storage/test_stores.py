@@ -148,7 +148,7 @@ def test_what_must_be_listed(place: Place) -> None:
             with pytest.raises(StorageError, match="cannot be listed") as caught:
                 named(source, place)
             assert "braces" in caught.value.hint
-        with pytest.raises(SourceError, match=r"no shoal\.index is there"):
+        with pytest.raises(SourceError, match=r"there is no shoal\.index"):
             named(f"{root}/train/", place)
         beside = named(f"{root}/", place)
         assert (beside.kind, beside.paths) == ("index", (f"{root}/shoal.index",))

@@ -44,7 +44,7 @@ _STATS_THAT_AGREE = 3  # before a shard counts as changed
 _STATS_OF_ONE_TIME = 2  # that must agree on an unknown version, if the time equals the indexed time
 _MOST_STATS = 24
 
-_HINT = "the shard changed after it was indexed: restore it, or index it again (then old states do not fit)"
+_HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (then old states do not fit)"
 _SAME_SIZE_HINT = f"copy it again if it is a copy, since the copy may have lost bytes; else {_HINT}"
 
 
