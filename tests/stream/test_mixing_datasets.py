@@ -407,9 +407,7 @@ def test_memory_limits_are_shared(home: Path) -> None:
     expected = mixed(home).ids().tolist()
     for limit in (150_000, "1MiB"):
         assert [check(sample) for sample in mixed(home).reading(memory_limit=limit)] == expected
-    words = (
-        r"(?s)the source 'tar', with .* of memory_limit=5000: .*one in use.*hint: .*alone takes memory_limit=9216"
-    )
+    words = r"(?s)the source 'tar', with .* of memory_limit=5000: .*one in use.*hint: .*alone takes memory_limit=9216"
     with pytest.raises(UsageError, match=words):
         next(iter(mixed(home).reading(memory_limit=5_000)))
 
