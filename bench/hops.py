@@ -29,6 +29,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -37,6 +38,7 @@ from typing import Any
 import numpy as np
 
 import shoal
+from shoal.errors import ShuffleWarning
 from shoal.testing import RangeServer
 
 PAYLOAD = b"hops-payload:"
@@ -234,6 +236,7 @@ def has_share(value: Any) -> bool:
 
 def profiled(wing: Callable[[Any], Any], source: Any, profile: BytesToBatch | OrderToRequest) -> list[CodeType]:
     """Stream three epochs of a dataset, profile the third, and return its hops."""
+    warnings.simplefilter("ignore", ShuffleWarning)
     dataset = wing(source)
     for _ in range(2):
         for _ in dataset:

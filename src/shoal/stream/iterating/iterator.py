@@ -81,7 +81,7 @@ class Iteration:
             self._queue = EMPTY_QUEUE
             self._takes_queue = source is None and spec.convert is None and self._line is None
             self._renew, self._num_moves = renew, 0
-            self._begin = position.num_made, position.num_sequences
+            self._begin = position.counts_made
             if spec.cursor is not None:
                 spec.cursor.follow(position)
                 self._num_moves = spec.cursor.num_moves
@@ -109,7 +109,7 @@ class Iteration:
             for sample in queue:
                 return sample
         # Make the next result, or wait for it.
-        if not self._closed and (self.position.num_made, self.position.num_sequences) == self._begin:
+        if not self._closed and self.position.counts_made == self._begin:
             self._begin_where_moved()
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = []
