@@ -63,14 +63,14 @@ class Position:
         """Number of yielded global batches; of yielded positions if there are no batches."""
         return self.num_made - length_hint(self.queue)
 
+    @num_yielded.setter
+    def num_yielded(self, number: int) -> None:
+        self.num_made, self.queue = number, EMPTY_QUEUE
+
     @property
     def counts_made(self) -> tuple[int, int]:
         """Counts of everything made, yielded or not: they change with every batch, sample or sequence."""
         return self.num_made, self.num_sequences
-
-    @num_yielded.setter
-    def num_yielded(self, number: int) -> None:
-        self.num_made, self.queue = number, EMPTY_QUEUE
 
     def move(self, place: tuple[int, int, Proof]) -> None:
         """Set ``num_yielded``, ``num_sequences`` and ``received``."""
