@@ -160,7 +160,7 @@ class Row(NamedTuple):
 
 
 def option_words(options: Mapping[str, Any]) -> str:
-    """Return options as words of a shell, without those that are None."""
+    """Return options as words of a shell, without options that are None."""
     return " ".join(f"{option_of(name)} {value}" for name, value in options.items() if value is not None)
 
 

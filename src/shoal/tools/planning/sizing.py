@@ -14,7 +14,7 @@ from shoal.tools.planning.rank_memory import BYTES_OF_A_CHUNK
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
 _WINDOW_SHARE = 0.75  # of the memory; the rest is for read-ahead
-_CHUNKS_OF_A_SAMPLE = 4  # per sample of a global batch: then the loss is that of a perfect shuffle
+_CHUNKS_OF_A_SAMPLE = 4  # per sample of a global batch: then the loss is as after a perfect shuffle
 _LEAST_CHUNKS_OF_A_RANK = 8  # with fewer, ranks often need the same chunks
 _SPARE = 1.5  # times the mean concurrency
 _MOST_CONCURRENCY = 256
