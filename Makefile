@@ -8,11 +8,11 @@ TORCH := 2.13.0
 JOBS ?= auto
 MEASURED := tests/memory tests/reading/test_memory.py # the memory of processes, with nothing beside them
 PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tests/test_semantics.py \
-    tests/test_reference.py tests/plugins/test_guides.py
+    tests/test_reference.py tests/test_site.py tests/plugins/test_guides.py
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drills mutate soak check quick fuzz bench bench-peers compat golden compat-versions compat-peers integration clean
+.PHONY: help demo docs docs-serve test drills mutate soak check quick fuzz bench bench-peers compat golden compat-versions compat-peers integration clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ help: ## list the targets
 
 demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and show what happened
 	$(BIN)/shoal demo
+
+docs: .venv/stamp ## build the documentation site into site/, with every warning an error
+	$(BIN)/python docs/make_site.py
+
+docs-serve: .venv/stamp ## build the documentation site and show it at http://127.0.0.1:8000
+	$(BIN)/python docs/make_site.py --serve
 
 test: .venv/stamp ## every law and every example in a docstring, in five minutes
 	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
@@ -100,5 +106,5 @@ integration: .venv/stamp ## streams from real servers, and examples in real fram
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration $(CHOSEN) tests/integration tests/integrations
 
 clean: ## remove what the other targets made
-	rm -rf .venv .compat .integration .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .compat .integration .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist .site .cache site
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

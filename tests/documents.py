@@ -87,6 +87,7 @@ def links_of(text: str) -> list[tuple[int, str]]:
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors that the headings give, as GitHub makes them."""
+    """The anchors of the headings, as GitHub makes them, and the names of the reference, as mkdocstrings makes them."""
     headings = (match["text"] for _, line in prose_of(text) if (match := _HEADING.match(line)))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    names = set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
+    return names | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -166,6 +166,7 @@ def plan(
 
     `pack` with the same arguments makes the same shards and index. Planning lists the inputs with their sizes, and the
     destination records which job may write there. Planning again, also after the job has finished, gives the same job.
+    All other parameters are those of `pack`.
 
     Parameters
     ----------
@@ -175,8 +176,6 @@ def plan(
     num_workers
         Processes of this machine that list the inputs, and read them if ``dedup="content"``; None means one per
         processor.
-    others
-        As for `pack`.
 
     Returns
     -------

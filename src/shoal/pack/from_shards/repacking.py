@@ -187,6 +187,7 @@ def plan_repack(
     """Plan the repacking of `repack` as a job, as `plan` does for `pack`.
 
     If the format needs all columns in advance, and the source does not list its columns, planning reads all samples.
+    All other parameters are those of `repack`.
 
     Parameters
     ----------
@@ -196,8 +197,6 @@ def plan_repack(
         As for `repack`; every machine must find the tokenizer under this name.
     num_workers
         Processes of this machine that read samples, if the plan needs the samples.
-    others
-        As for `repack`.
 
     Returns
     -------

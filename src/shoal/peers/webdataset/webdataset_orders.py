@@ -55,6 +55,8 @@ class WebDatasetShuffle:
     shuffled_before_split
         In pipelines made by hand: True if shards are shuffled before they are split by node and worker.
 
+    Examples
+    --------
     >>> WebDatasetShuffle(bufsize=4).bind([3, 3, 3], seed=1).ids(0, 9).tolist()
     [1, 0, 2, 7, 4, 5, 6, 8, 3]
     """
@@ -158,6 +160,8 @@ class WebDatasetResampled:
     batch_size, world_size, num_workers, persistent_workers
         Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
 
+    Examples
+    --------
     >>> WebDatasetResampled(bufsize=0).bind([2, 2, 2], seed=1).ids(0, 6).tolist()
     [0, 1, 4, 5, 0, 1]
     """
