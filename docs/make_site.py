@@ -65,7 +65,7 @@ def assemble(source: Path) -> None:
         If a page lacks a description or a place in the navigation.
     """
     shutil.rmtree(source, ignore_errors=True)
-    files = {DOCS / "images" / "fish.svg", *(DOCS / "stylesheets").iterdir()}
+    files = {DOCS / "images" / "fish.svg", *DOCS.glob("stylesheets/*"), *DOCS.glob("javascripts/*")}
     for place, file in pages().items():
         text = notebook(file) if file.suffix == ".ipynb" else file.read_text(encoding="utf-8")
         text, linked_files = relinked(text, file)

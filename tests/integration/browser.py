@@ -47,13 +47,13 @@ class Browser:
         os.close(self._to)
         self._from.close()
 
-    def look(self, page: Path, *, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Open a page on a screen of this width, in a light or a dark scheme, and wait until it is there."""
+    def look(self, page: Path | str, *, width: int, height: int = 900, scheme: str = "light") -> None:
+        """Open a file or an address on a screen of this width, light or dark, and wait until it is there."""
         self.events.clear()
         phone = width < 600
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._call("Page.navigate", url=page.as_uri())
+        self._call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
 
@@ -70,6 +70,10 @@ class Browser:
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
             if key == "Enter" and kind == "rawKeyDown":
                 self._call("Input.dispatchKeyEvent", type="char", key=key, text="\r")
+
+    def type(self, text: str) -> None:
+        """Type a text into the focused element."""
+        self._call("Input.insertText", text=text)
 
     def names(self) -> list[tuple[str, str]]:
         """Role and name of everything that a screen reader can tell."""

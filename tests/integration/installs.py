@@ -23,6 +23,7 @@ from tests.environments import (
 
 HOME = ROOT / ".integration"
 SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
+AXE_CORE = "4.14.1"
 TESTING = ("pytest==9.2.0", "pytest-timeout==2.4.0", "hypothesis==6.170.15")
 ENVIRONMENTS = {
     "frameworks": (
@@ -113,15 +114,26 @@ def _fetch_nginx(home: Path, program: Path) -> None:
 
 def azurite_program() -> tuple[str, Path]:
     """Node, and the script of Azurite's blob server, from npm."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not (node and npm):
+    modules = node_modules(f"azurite@{AZURITE}")
+    return shutil.which("node") or "", modules / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+def axe_script() -> Path:
+    """The script of axe-core, which checks pages for what readers with disabilities miss, from npm."""
+    return node_modules(f"axe-core@{AXE_CORE}") / "axe-core" / "axe.min.js"
+
+
+def node_modules(package: str) -> Path:
+    """The folder of modules with a package of npm, such as ``azurite@3.34.0``."""
+    npm = shutil.which("npm")
+    if not (shutil.which("node") and npm):
         msg = "there is no Node"
         raise CannotHaveError(msg)
-    home = HOME / f"azurite-{AZURITE}"
+    home = HOME / package.replace("@", "-")
     with made_once(home, "") as is_missing:
         if is_missing:
             home.mkdir(exist_ok=True)
             # In its folder and not by --prefix: an unfinished one is then taken up again.
             (home / "package.json").write_text("{}")
-            run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", f"azurite@{AZURITE}", cwd=home)
-    return node, home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+            run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", package, cwd=home)
+    return home / "node_modules"
