@@ -64,3 +64,26 @@ def write_sample_data(directory: Path) -> Path:
     for name in ("mds", "litdata"):
         shutil.copytree(Path(__file__).parent / "guides" / name, directory / name)
     return directory
+
+
+def write_example_data(directory: Path) -> Path:
+    """Write what the examples of docstrings read: see the docstring of shoal.
+
+    ``pets/`` has 120 texts of cats, 60 of dogs and 20 of owls, ``data/`` their four tar shards; ``docs/`` has 40
+    documents of 8 to 47 tokens; ``web/`` and ``code/`` have 90 and 30 texts.
+    """
+    import numpy as np
+
+    import shoal
+
+    for name, number in {"cat": 120, "dog": 60, "owl": 20}.items():
+        (directory / "pets" / name).mkdir(parents=True)
+        for i in range(number):
+            (directory / "pets" / name / f"{i:03d}.txt").write_text(f"{name} {i}")
+    shoal.pack.pack(directory / "pets", directory / "data", prefix="train", shard_bytes="100KiB", num_workers=1)
+    lengths = [8 + 7 * i % 40 for i in range(40)]
+    docs = ({"tokens": np.arange(100, 100 + n, dtype=np.uint16), "num_tokens": n} for n in lengths)
+    shoal.pack.pack(docs, directory / "docs", format="mds", columns=["num_tokens"])
+    for name, number in {"web": 90, "code": 30}.items():
+        shoal.pack.pack(({"text": f"{name} {i}"} for i in range(number)), directory / name, format="jsonl")
+    return directory

@@ -38,6 +38,13 @@ class Dataset(StageVerbs):
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
     never changes, apart from its position. A sample is a dict of fields. Sample ids count samples in storage order.
+
+    Examples
+    --------
+    >>> ds
+    <shoal.Dataset: 200 samples of 4 tar shards>
+    >>> ds[0]
+    {'__key__': 'cat/000', 'txt': b'cat 0', 'cls': b'0'}
     """
 
     def __repr__(self) -> str:
@@ -75,6 +82,11 @@ class Dataset(StageVerbs):
             default one for every 16 chunks of the window, at most 64.
         arguments
             Arguments of the order: ``shuffle("block", chunks=64)``.
+
+        Examples
+        --------
+        >>> ds.shuffle(seed=0, window="1GiB").take(4).ids().tolist()
+        [184, 111, 177, 95]
         """
         arguments |= {"window": window, "chunk": chunk, "num_canonical_nodes": num_canonical_nodes}
         shuffled = type(self)(self.stream.spec.in_order(order_request(order, seed, arguments)))
@@ -90,6 +102,13 @@ class Dataset(StageVerbs):
         of the distinct texts: ``select(lang=lambda texts: texts != "de")``. A column of classes holds numbers, and
         values may be class names: ``select(label="cat")``; a function that compares these numbers with a text is an
         error. The order stays the same.
+
+        Examples
+        --------
+        >>> ds.select([7, 3]).ids().tolist(), ds.select(cls="owl").num_samples
+        ([3, 7], 20)
+        >>> ds.select(sample_bytes=lambda num_bytes: num_bytes < 10_000, cls=["cat", "dog"]).num_samples
+        180
         """
         return type(self)(self.stream.spec.selected(samples, columns))
 
@@ -130,18 +149,35 @@ class Dataset(StageVerbs):
         ------
         UsageError
             Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
+
+        Examples
+        --------
+        >>> print(ds.sample(by="cls", balanced=True).repeats)
+        200 samples an epoch, of 200: 27 come more than once (at most 4 times), and 53 (26.7 %) do not come
         """
         rules = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
         return type(self)(sampled(self.stream.spec, weights=weights, by=by, **rules))
 
     def take(self, num_samples: int) -> Self:
-        """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it.
+
+        Examples
+        --------
+        >>> ds.take(3).ids().tolist(), ds.shuffle(seed=0).take(3).ids().tolist()
+        ([0, 1, 2], [184, 111, 177])
+        """
         spec = self.stream.spec
         num_left = min(count_of(num_samples, "take()"), spec.num_samples)
         return type(self)(spec.only(Runs.span(0, num_left), "take()"))
 
     def skip(self, num_samples: int) -> Self:
-        """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        """Skip the first samples: of storage before `shuffle`, of every epoch's order after it.
+
+        Examples
+        --------
+        >>> ds.skip(50).ids(stop=3).tolist()
+        [50, 51, 52]
+        """
         spec = self.stream.spec
         first = min(count_of(num_samples, "skip()"), spec.num_samples)
         return type(self)(spec.only(Runs.span(first, spec.num_samples), "skip()"))
@@ -180,6 +216,11 @@ class Dataset(StageVerbs):
         ------
         UsageError
             `shuffle`, `sample` or `batch` was called before; the column does not exist; or a split gets no sample.
+
+        Examples
+        --------
+        >>> {name: part.num_samples for name, part in ds.split({"train": 0.9, "val": 0.1}).items()}
+        {'train': 185, 'val': 15}
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
@@ -201,6 +242,12 @@ class Dataset(StageVerbs):
             depend on the batch size.
         epoch
             The epoch of these steps or positions.
+
+        Examples
+        --------
+        >>> spiked = ds.shuffle(seed=0).batch(8)
+        >>> len(spiked), len(spiked.without(steps=[2, 3]))
+        (25, 23)
         """
         gaps = gaps_without(self.stream, steps, positions, count_of(epoch, "without(epoch=)"))
         return type(self)(replace(self.stream.spec, gaps=gaps))
@@ -210,6 +257,11 @@ class Dataset(StageVerbs):
 
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
+
+        Examples
+        --------
+        >>> [len(ds.batch(8).partition(rank=rank, world_size=4)) for rank in range(4)]
+        [7, 7, 7, 7]
         """
         return type(self)(replace(self.stream.spec, ranks=Ranks.of_arguments(rank, world_size, replicate)))
 
@@ -265,6 +317,12 @@ class Dataset(StageVerbs):
         ------
         UsageError
             An option has an invalid value, or `reading` was called before.
+
+        Examples
+        --------
+        >>> careful = ds.reading(on_error="skip", verify="always", memory_limit="512MiB")
+        >>> sum(1 for _ in careful), careful.stats()["num_skipped"]
+        (200, 0)
         """
         options = reading_options(
             on_error=on_error,
@@ -285,39 +343,92 @@ class Dataset(StageVerbs):
 
     @property
     def num_samples(self) -> int:
-        """Number of samples in an epoch over all ranks, before any filter; an estimate while `growth` goes on."""
+        """Number of samples in an epoch over all ranks, before any filter; an estimate while `growth` goes on.
+
+        Examples
+        --------
+        >>> ds.num_samples
+        200
+        """
         return self.stream.num_samples(0)
 
     @property
     def growth(self) -> Growth | None:
-        """Shards indexed so far and the estimated number of samples of ``index="grow"``; None for a complete index."""
+        """Shards indexed so far and the estimated number of samples of ``index="grow"``; None for a complete index.
+
+        Examples
+        --------
+        >>> ds.growth is None
+        True
+        """
         return self.stream.growth
 
     @property
     def resolved(self) -> ResolvedOrder:
-        """The order resolved to integers; str() gives a call that reproduces the order even if defaults change."""
+        """The order resolved to integers; str() gives a call that reproduces the order even if defaults change.
+
+        Examples
+        --------
+        >>> print(ds.shuffle(seed=0, window="64KiB").resolved)
+        Traceback (most recent call last):
+        ...
+        shoal.errors.UsageError: window=65,536 bytes holds 1 chunk of 51,200 bytes; a window needs at least 2
+          hint: window=102400 or more
+        """
         return cast("ResolvedOrder", self.stream.resolved)  # a `MixedDataset` has a `ResolvedMixture`
 
     @property
     def repeats(self) -> Repeats | None:
-        """Average repeats and gaps of `sample` in an epoch, as numbers and as a sentence; None without `sample`."""
+        """Average repeats and gaps of `sample` in an epoch, as numbers and as a sentence; None without `sample`.
+
+        Examples
+        --------
+        >>> ds.sample("cls", num_samples=50).repeats.most
+        Traceback (most recent call last):
+        ...
+        AttributeError: 'Repeats' object has no attribute 'most'
+        """
         return self.stream.spec.repeats
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of the field `cls` (or `label` of Hugging Face), by number; see `class_names`."""
+        """Names of the classes of the field `cls` (or `label` of Hugging Face), by number; see `class_names`.
+
+        Examples
+        --------
+        >>> ds.classes
+        ('cat', 'dog', 'owl')
+        """
         return class_names(self.stream.spec.opened.one("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:
-        """Return the names for a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
+        """Return the names for a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel.
+
+        Examples
+        --------
+        >>> ds.class_names("cls")[2]
+        'owl'
+        """
         return class_names(self.stream.spec.opened.one("class_names()"), as_text("class_names()", field))
 
     def index_column(self, name: str) -> NDArray[Any]:
-        """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""
+        """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only.
+
+        Examples
+        --------
+        >>> ds.index_column("cls")[118:122], ds.index_column("shard")[-1]
+        (array([0, 0, 1, 1]), np.int64(3))
+        """
         return key_column(self.stream.spec.opened.one("index_column()").index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Return the ids at global positions ``[start, stop)`` of an epoch, without reading data; 0.1 us per id."""
+        """Return the ids at global positions ``[start, stop)`` of an epoch, without reading data; 0.1 us per id.
+
+        Examples
+        --------
+        >>> ds.shuffle(seed=0).ids(epoch=1, stop=4)
+        array([186,  36,  69, 179])
+        """
         resolved, epoch = self.stream.resolved, count_of(epoch, "ids(epoch=)")
         order = resolved.untouched(epoch)
         if stop is None and order.num_samples > FOREVER // 2:
@@ -330,7 +441,13 @@ class Dataset(StageVerbs):
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
-        """Return the sample ids of a rank at a step of an epoch that began at position 0, repeats included."""
+        """Return the sample ids of a rank at a step of an epoch that began at position 0, repeats included.
+
+        Examples
+        --------
+        >>> ds.shuffle(seed=0).batch(4).batch_ids(10, rank=1, world_size=2)
+        array([ 45, 162,  18, 165])
+        """
         ids = self.stream.batch_of_order("batch_ids", step, epoch, rank, world_size)
         return self.stream.resolved.samples_of(epoch, ids)
 
@@ -351,6 +468,12 @@ class Dataset(StageVerbs):
             chunk of a single kind.
         rho
             The correlation inside chunks, if you know it: 0 for data shuffled before writing, 1 for the worst case.
+
+        Examples
+        --------
+        >>> quality = ds.shuffle(seed=0).quality(batch=16, key="cls")
+        >>> round(quality.vr[16], 2)
+        1.0
         """
         stream = self.stream
         if batch is None and stream.spec.batching is not None:
@@ -371,11 +494,22 @@ class Dataset(StageVerbs):
         ------
         TypeError
             The length of an epoch is known only after reading (`filter`), or the epoch has no end.
+
+        Examples
+        --------
+        >>> len(ds), len(ds.batch(32))
+        (200, 7)
         """
         return self.stream.length()
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
-        """Return the sample with this id, after all stages except filters; one read."""
+        """Return the sample with this id, after all stages except filters; one read.
+
+        Examples
+        --------
+        >>> ds.decode()[125]
+        {'__key__': 'dog/005', 'txt': 'dog 5', 'cls': 1}
+        """
         refuse_as_list()
         return self.stream.by_id[sample_id]
 
@@ -383,6 +517,12 @@ class Dataset(StageVerbs):
         """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
 
         Item ``i`` is ``ds[i]``: in the format set by `format`, and verified with ``reading(verify="always")``.
+
+        Examples
+        --------
+        >>> samples = ds.decode().as_map()
+        >>> len(samples), samples[125]["txt"]
+        (200, 'dog 5')
         """
         if self.stream.spec.has_filters:
             msg = "as_map() gives a sample for every id, but this dataset has a filter()"
@@ -390,6 +530,15 @@ class Dataset(StageVerbs):
         return self.stream.by_id
 
     def to_hf(self, *, features: Any = None) -> Any:
-        """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
+        """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`.
+
+        Examples
+        --------
+        >>> next(iter(ds.decode().to_hf()))
+        Traceback (most recent call last):
+        ...
+        shoal.errors.UsageError: Hugging Face datasets need the library datasets, which is not installed
+          hint: pip install datasets
+        """
         # The only import of a higher layer: here, so that no framework is imported without a request.
         return importlib.import_module("shoal.huggingface").to_hf(self, features=features)

@@ -48,6 +48,13 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     dataset
         With `Dataset.batch` it yields batches of tensors, and the loader needs ``batch_size=None``; otherwise it yields
         single samples, which the loader batches.
+
+    Examples
+    --------
+    >>> import torch
+    >>> samples = IterableDataset(ds.decode().shuffle(seed=0))
+    >>> next(iter(torch.utils.data.DataLoader(samples, batch_size=4)))["cls"]
+    tensor([2, 0, 1, 0])
     """
 
     def __init__(self, dataset: Dataset) -> None:

@@ -17,6 +17,12 @@ class BatchSampler:
     Use: ``torch.utils.data.DataLoader(ds.as_map(), batch_sampler=shoal.torch.BatchSampler(ds))``. A loader requests ids
     ahead of use, so the loop must pass its number of received batches to `state_dict`. Repeats at the end of an epoch
     are not marked.
+
+    Examples
+    --------
+    >>> sampler = BatchSampler(ds.shuffle(seed=0).batch(4))
+    >>> next(iter(sampler)), len(sampler)
+    ([184, 111, 177, 95], 50)
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -59,6 +65,14 @@ class Sampler:
 
     For a dataset without batches: torch's loader cuts the batches, so the order is exact only on one rank with equal
     batches, and ranks may get different numbers of batches. Prefer `BatchSampler`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ds = ds.decode().shuffle(seed=0)
+    >>> loader = torch.utils.data.DataLoader(ds.as_map(), batch_size=4, sampler=Sampler(ds))
+    >>> next(iter(loader))["cls"]
+    tensor([2, 0, 1, 0])
     """
 
     def __init__(self, dataset: Dataset) -> None:

@@ -29,6 +29,18 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
     ------
     UsageError
         The mesh has no such dimension, or this process is not in it.
+
+    Examples
+    --------
+    >>> mesh = torch.distributed.init_device_mesh("cuda", (16, 8), mesh_dim_names=("dp", "tp"))  # doctest: +SKIP
+    Traceback (most recent call last):
+    ...
+    ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but
+    not set
+    >>> loader = DataLoader(partition(ds, mesh, "dp").batch(32))  # doctest: +SKIP
+    Traceback (most recent call last):
+    ...
+    NameError: name 'mesh' is not defined
     """
     names = tuple(mesh.mesh_dim_names or ())
     if dims is None and mesh.ndim == 1:
@@ -60,6 +72,10 @@ def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
     ------
     UsageError
         Ranks differ; raised on all ranks, with the ranks, the fields and both values.
+
+    Examples
+    --------
+    >>> compare_ranks(loader)
     """
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
