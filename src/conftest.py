@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -80,13 +80,13 @@ def example(
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(directory / "cache"))
     made = _MADE | ({"loader": _jax_loader} if "jax" in request.node.nodeid else {})
     doctest_namespace |= {name: made[name]() for name in words & set(made)}
-    files, threads = set(directory.iterdir()), set(threading.enumerate())
+    files, threads = set(directory.iterdir()), set(sys._current_frames())
     yield
     for name in _MADE:
         doctest_namespace.pop(name, None)
     for path in set(directory.iterdir()) - files:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     deadline = time.monotonic() + 5
-    while (left := set(threading.enumerate()) - threads) and time.monotonic() < deadline:
+    while (left := sys._current_frames().keys() - threads) and time.monotonic() < deadline:
         time.sleep(0.001)
     assert not left, "the example leaves threads"

@@ -116,6 +116,13 @@ def write(
         As for `text`.
     StorageError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> write("rank-0.prom", ds.stats(), labels={"rank": 0})
+    >>> pathlib.Path("rank-0.prom").read_text().splitlines()[2]
+    'shoal_samples_total{rank="0"} 0'
     """
     data = text(stats, labels=labels).encode("utf-8", "replace")
     try:

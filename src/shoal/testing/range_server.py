@@ -28,6 +28,14 @@ class Exchange:
     """One request and its response: ``num_bytes`` of the object, from ``first_byte``, sent with ``status``.
 
     ``status`` is 0 after a reset before the response; ``fault`` is the injected fault.
+
+    Examples
+    --------
+    >>> from urllib.request import urlopen
+    >>> with RangeServer({"a": b"0123"}) as server, urlopen(server.url_of("a")) as answer:
+    ...     data = answer.read()
+    >>> server.exchanges
+    [Exchange(method='GET', path='a', status=200, first_byte=0, num_bytes=4, fault=None)]
     """
 
     method: str

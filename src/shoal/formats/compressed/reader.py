@@ -57,6 +57,12 @@ class Compressed(Format):
 
     A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of the
     content.
+
+    Examples
+    --------
+    >>> packed = shoal.pack.pack([{"text": "a cat"}, {"text": "a dog"}], "packed", format="jsonl.gz")
+    >>> shoal.open("packed", format=Compressed(shoal.formats.JsonLines(), "gz", limit_bytes=1 << 40))[1]
+    {'text': 'a dog'}
     """
 
     scan_rule = 1

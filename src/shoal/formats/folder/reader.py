@@ -51,6 +51,12 @@ class Folder(Format):
     sorted, empty ones included, in all splits (``train/cat``, ``val/cat``). ``below_splits`` says that names begin with
     the directory of a split, and is set automatically. Files with these ``suffixes`` count: by default images, audio,
     video and numpy.
+
+    Examples
+    --------
+    >>> pets = shoal.open("pets", format=Folder(suffixes=(".txt",), field="text"))
+    >>> pets[125], pets.classes
+    ({'__key__': 'dog/005', 'text': b'dog 5', 'cls': 1}, ('cat', 'dog', 'owl'))
     """
 
     name: str = "folder"

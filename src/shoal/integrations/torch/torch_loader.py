@@ -309,8 +309,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
         Examples
         --------
-        >>> len(loader.sampler)
-        25
+        >>> loader.sampler.set_epoch(3)
+        >>> loader.state_dict()["epoch"]
+        3
         """
         return StepSampler(self)
 
@@ -375,9 +376,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         Examples
         --------
         >>> batch = next(iter(loader))
-        >>> loader.state_dict()
-        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {'name': 'window', ...}, 'index': '...', 'check':
-        '...'}
+        >>> loader.state_dict()["position"]
+        8
         """
         return self.dataset.state_dict()
 
@@ -397,8 +397,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
         Examples
         --------
-        >>> for batch in loader:
-        ...     pass
+        >>> batches = list(loader)
         >>> loader.dataset.check_certificate(loader.certificate())
         'epoch 0: all of 200 samples'
         """
@@ -409,8 +408,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
         Examples
         --------
-        >>> for batch in loader:
-        ...     pass
+        >>> batches = list(loader)
         >>> loader.stats()["num_batches"], loader.stats()["num_samples"]
         (25, 200)
         """

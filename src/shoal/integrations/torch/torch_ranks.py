@@ -32,15 +32,9 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
 
     Examples
     --------
-    >>> mesh = torch.distributed.init_device_mesh("cuda", (16, 8), mesh_dim_names=("dp", "tp"))  # doctest: +SKIP
-    Traceback (most recent call last):
-    ...
-    ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but
-    not set
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh = init_device_mesh("cuda", (16, 8), mesh_dim_names=("dp", "tp"))  # doctest: +SKIP
     >>> loader = DataLoader(partition(ds, mesh, "dp").batch(32))  # doctest: +SKIP
-    Traceback (most recent call last):
-    ...
-    NameError: name 'mesh' is not defined
     """
     names = tuple(mesh.mesh_dim_names or ())
     if dims is None and mesh.ndim == 1:

@@ -49,6 +49,12 @@ class Repacked:
 
     ``peak_bytes`` is the peak memory of all processes together. ``num_looked_at`` samples were read an extra time
     before the packing, to determine the columns.
+
+    Examples
+    --------
+    >>> repacked = repack("data", "mixed", format="jsonl", decode=True, mix=True, seed=0, num_workers=1)
+    >>> repacked.summary.num_samples, repacked.summary.format
+    (200, 'jsonl')
     """
 
     summary: PackSummary

@@ -88,6 +88,14 @@ class PackJob:
         job.
     units
         Units of the job; or its index, if an earlier run has finished it.
+
+    Examples
+    --------
+    >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+    >>> [job.run(number).num_samples for number in range(job.num_units)]
+    [50, 50, 50, 50]
+    >>> job.finish().num_samples
+    200
     """
 
     out: Output

@@ -21,7 +21,16 @@ GRACE_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Result of `clean`: names and bytes of the removed files; ``kept`` lists changed shards, which stay."""
+    """Result of `clean`: names and bytes of the removed files; ``kept`` lists changed shards, which stay.
+
+    Examples
+    --------
+    >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+    >>> shard = job.run(0)
+    >>> cleaned = clean("packed", grace_seconds=0)
+    >>> shard.name in cleaned.removed, cleaned.kept
+    (True, ())
+    """
 
     removed: tuple[str, ...]
     num_bytes: int

@@ -32,6 +32,12 @@ class PackSummary:
     ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` counts the fields of samples from
     files, None for other samples. ``duplicates`` counts the samples that equal an earlier one and were left out, None
     without ``dedup``.
+
+    Examples
+    --------
+    >>> summary = shoal.pack.pack("pets", "packed", shard_bytes="100KiB", num_workers=1)
+    >>> summary.num_samples, [shard.name for shard in summary.shards], summary.skipped
+    (200, ['shard-000000.tar', 'shard-000001.tar', 'shard-000002.tar', 'shard-000003.tar'], ())
     """
 
     url: str

@@ -33,6 +33,12 @@ class ShardSizing:
         Share of time that a reader of whole shards waits for first bytes, 0 to 1.
     reason
         The reason, as one line of text.
+
+    Examples
+    --------
+    >>> sizing = shard_sizing(50 << 30)
+    >>> sizing.shard_bytes >> 20, sizing.num_shards, round(sizing.overhead, 3)
+    (255, 201, 0.01)
     """
 
     shard_bytes: int

@@ -174,6 +174,12 @@ class Concatenate(EpochChoice):
     References
     ----------
     ``VerticallyConcatenatedMultiSourcesExamplesIterable`` in ``datasets/iterable_dataset.py``.
+
+    Examples
+    --------
+    >>> epoch = Concatenate().of_epoch([4, 3], seed=0, epoch=0)
+    >>> epoch.sources(0, epoch.num_samples).tolist()
+    [0, 0, 0, 0, 1, 1, 1]
     """
 
     name: ClassVar[str] = "concatenate"
@@ -283,6 +289,12 @@ class RoundRobin(EpochChoice):
     References
     ----------
     ``round_robin_shortest`` and ``round_robin_longest`` in ``webdataset/mix.py``.
+
+    Examples
+    --------
+    >>> epoch = RoundRobin(longest=True).of_epoch([4, 2], seed=0, epoch=0)
+    >>> epoch.sources(0, epoch.num_samples).tolist()
+    [0, 1, 0, 1, 0, 0]
     """
 
     name: ClassVar[str] = "round_robin"

@@ -57,6 +57,8 @@ class TorchRandom:
     drawn
         Number of words drawn from the generator before the first epoch; `Dataset.load_state_dict` finds this number.
 
+    Examples
+    --------
     >>> TorchRandom().bind([6], seed=0).ids(0, 6).tolist()  # torch.randperm(6) after torch.manual_seed(0)
     [2, 5, 3, 0, 1, 4]
     """
@@ -182,6 +184,8 @@ class TorchDistributed:
     num_replicas, shuffle, drop_last
         Arguments of the sampler. Its ``seed`` and ``set_epoch`` are the seed and epoch of the dataset.
 
+    Examples
+    --------
     >>> TorchDistributed(num_replicas=4).bind([6], seed=0).ids(0, 8).tolist()
     [2, 5, 3, 0, 1, 4, 2, 5]
     """

@@ -55,6 +55,8 @@ class WebDatasetShuffle:
     shuffled_before_split
         In pipelines made by hand: True if shards are shuffled before they are split by node and worker.
 
+    Examples
+    --------
     >>> WebDatasetShuffle(bufsize=4).bind([3, 3, 3], seed=1).ids(0, 9).tolist()
     [1, 0, 2, 7, 4, 5, 6, 8, 3]
     """
@@ -122,6 +124,8 @@ class WebDatasetDetshuffle(WebDatasetShuffle):
     Equals ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
     seed=seed))``. `WebDatasetShuffle` describes the parameters.
 
+    Examples
+    --------
     >>> order = WebDatasetDetshuffle(bufsize=4)
     >>> [order.bind([3, 3, 3], seed=1, epoch=epoch).ids(0, 4).tolist() for epoch in (0, 1)]
     [[1, 0, 2, 7], [0, 6, 7, 2]]
@@ -158,6 +162,8 @@ class WebDatasetResampled:
     batch_size, world_size, num_workers, persistent_workers
         Numbers of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
 
+    Examples
+    --------
     >>> WebDatasetResampled(bufsize=0).bind([2, 2, 2], seed=1).ids(0, 6).tolist()
     [0, 1, 4, 5, 0, 1]
     """

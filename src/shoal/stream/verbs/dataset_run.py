@@ -64,8 +64,7 @@ class DatasetRun:
 
         Examples
         --------
-        >>> for sample in ds:
-        ...     pass
+        >>> samples = list(ds)
         >>> ds.epoch
         1
         """
@@ -222,8 +221,7 @@ class DatasetRun:
 
         Examples
         --------
-        >>> for sample in ds:
-        ...     pass
+        >>> samples = list(ds)
         >>> ds.check_certificate(ds.certificate())
         'epoch 0: all of 200 samples'
         """

@@ -129,6 +129,11 @@ class StageVerbs(LengthVerbs):
         ------
         UsageError
             The file does not exist or is not a tokenizer, `tokenizers` is not installed, or `batch` was called before.
+
+        Examples
+        --------
+        >>> ds.tokenize("tokenizer.json", field="txt")[125]
+        {'__key__': 'dog/005', 'cls': b'1', 'tokens': array([2, 9], dtype=uint16), 'num_tokens': 2}
         """
         return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
 

@@ -70,6 +70,12 @@ class Audit:
         True for the ids of one rank or worker, where most samples are missing.
     heat
         Samples delivered in each 200th of the epochs (rows) from each 64th of the dataset.
+
+    Examples
+    --------
+    >>> result = audit(ds.shuffle(seed=0).ids(), labels=ds.index_column("cls"), batch=16)
+    >>> result.missing, result.repeated, result.headline
+    (0, 0, 'Good: VR 0.68 at 16')
     """
 
     num_samples: int

@@ -48,6 +48,11 @@ class Delimited(Format):
 
     A record longer than ``record_limit_bytes``, for example after a quote that never closes, is refused. Raises
     `UsageError`: the delimiter cannot stand between fields, or a type or the newline is not supported.
+
+    Examples
+    --------
+    >>> shoal.open("pets.csv", format=Delimited(delimiter=";", types={"age": "int"}))[0]
+    {'name': 'Tom', 'age': 3}
     """
 
     scan_rule = 1

@@ -36,6 +36,11 @@ class JsonLines(Format):
 
     A shard is an array if one begins on its first line. In a shard whose name says that it has lines (``.jsonl``,
     ``.ndjson``), an array that ends on its line is a line.
+
+    Examples
+    --------
+    >>> shoal.open("web", format=JsonLines(line_limit_bytes=1 << 30))[7]
+    {'text': 'web 7'}
     """
 
     name: str = "jsonl"
@@ -116,7 +121,13 @@ def _decode_element(data: bytes) -> Sample:
 
 
 class Text(Format):
-    """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end."""
+    """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end.
+
+    Examples
+    --------
+    >>> shoal.open("pets.csv", format=Text())[1]
+    {'text': 'Tom;3'}
+    """
 
     name: str = "text"
     suffixes: tuple[str, ...] = (".txt", ".text")

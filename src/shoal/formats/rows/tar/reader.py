@@ -55,6 +55,11 @@ class Tar(Format):
     ``window_bytes`` is the largest read of a scan. A scan skips payloads if headers are ``skip_bytes`` or more apart:
     below, one large read is cheaper than many small ones. The default suits local files; if each read costs a round
     trip, a larger one is faster.
+
+    Examples
+    --------
+    >>> shoal.open("data", format=Tar(skip_bytes=1 << 20))[125]
+    {'__key__': 'dog/005', 'txt': b'dog 5', 'cls': b'1'}
     """
 
     name: str = "tar"

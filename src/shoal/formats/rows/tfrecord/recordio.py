@@ -35,6 +35,13 @@ class RecordIO(Format):
 
     A sample is ``{"label", "id", "data"}``: the label a float, or an array of float32 if there are several; the data
     bytes, an image as a rule. With ``image_headers=False`` it is ``{"data"}``, the whole record.
+
+    Examples
+    --------
+    >>> import pathlib, struct
+    >>> size = pathlib.Path("train.rec").write_bytes(struct.pack("<II8s", 0xCED7230A, 5, b"a cat"))
+    >>> shoal.open("train.rec", format=RecordIO(image_headers=False))[0]
+    {'data': b'a cat'}
     """
 
     name: str = "recordio"
