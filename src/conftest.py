@@ -1,4 +1,4 @@
-"""What the examples of docstrings find: a directory with small data, and names like ``ds`` for it."""
+"""The examples of docstrings run in a directory with small data, and find names like ``ds`` for it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-import shoal
 from tests.samples import write_example_data
 
-# Modules that cannot be looked through for examples without a library.
+import shoal
+
+# Modules with examples that need a library.
 _NEEDED = {
     "torch": ["shoal/torch.py", "shoal/integrations/torch/*.py", "shoal/pipeline/tensors.py"],
     "jax": ["shoal/integrations/jax_loader.py"],
@@ -25,41 +25,37 @@ _NEEDED = {
     "pyspark": ["shoal/pack/spark/spark_datasource.py"],
     "ray": ["shoal/pack/ray/ray_data*.py"],
 }
+# Words in single examples that need a library.
+_NEEDED_FOR_WORDS = {"tokenize": "tokenizers", "to_hf": "datasets"}
+_TIMEOUT_SECONDS = 5.0
 
 collect_ignore_glob = [path for library, paths in _NEEDED.items() if not find_spec(library) for path in paths]
 
 
-def _mixed() -> Any:
-    return shoal.mix({"web": shoal.open("web"), "code": shoal.open("code")}, weights={"web": 3, "code": 1})
+def objects_of_examples(names: set[str], *, framework: str = "torch") -> dict[str, Any]:
+    """Return new objects for names in an example; the docstring of `shoal` describes the objects to readers.
 
-
-def _live() -> Any:
-    samples = [{"txt": f"cat {number}".encode(), "cls": b"0"} for number in range(6)]
-    return shoal.from_iterable(samples, shared=True)
-
-
-def _loader() -> Any:
-    return shoal.torch.DataLoader(shoal.open("data").decode().shuffle(seed=0).batch(8))
-
-
-def _jax_loader() -> Any:
-    return shoal.jax.DataLoader(shoal.open("data").decode().shuffle(seed=0).batch(8))
-
-
-# What the docstring of shoal says of each name. Each example gets new objects, since datasets have a position.
-_MADE: dict[str, Callable[[], Any]] = {
-    "ds": lambda: shoal.open("data"),
-    "docs": lambda: shoal.open("docs"),
-    "mixed": _mixed,
-    "live": _live,
-    "loader": _loader,
-}
-_LIBRARIES_OF_WORDS = {"tokenize": "tokenizers", "arrow": "pyarrow", "pil": "PIL", "to_hf": "datasets"}
+    Objects are new for each example, since a dataset has a position.
+    """
+    made: dict[str, Any] = {}
+    if "ds" in names:
+        made["ds"] = shoal.open("data")
+    if "docs" in names:
+        made["docs"] = shoal.open("docs")
+    if "mixed" in names:
+        sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+        made["mixed"] = shoal.mix(sources, weights={"web": 3, "code": 1})
+    if "live" in names:
+        samples = [{"txt": f"cat {number}".encode(), "cls": b"0"} for number in range(6)]
+        made["live"] = shoal.from_iterable(samples, shared=True)
+    if "loader" in names:
+        made["loader"] = getattr(shoal, framework).DataLoader(shoal.open("data").decode().shuffle(seed=0).batch(8))
+    return made
 
 
 @pytest.fixture(scope="session")
 def example_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of all examples, with their data."""
+    """The directory in which all examples run, with their data."""
     return write_example_data(tmp_path_factory.mktemp("examples"))
 
 
@@ -67,26 +63,29 @@ def example_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def example(
     request: pytest.FixtureRequest, doctest_namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Give an example its names and its directory, and see that it leaves no files and no threads."""
+    """Give an example its names and its directory; fail if the example leaves a thread, and remove its files."""
     words = {word for part in request.node.dtest.examples for word in re.findall(r"\w+", part.source)}
-    for word in words & set(_LIBRARIES_OF_WORDS):
-        pytest.importorskip(_LIBRARIES_OF_WORDS[word])
-    doctest_namespace["shoal"] = shoal
-    if not words & {"shoal", *_MADE}:
-        yield
-        return
+    for word in words & set(_NEEDED_FOR_WORDS):
+        pytest.importorskip(_NEEDED_FOR_WORDS[word])
     directory: Path = request.getfixturevalue("example_data")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(directory / "cache"))
-    made = _MADE | ({"loader": _jax_loader} if "jax" in request.node.nodeid else {})
-    doctest_namespace |= {name: made[name]() for name in words & set(made)}
-    files, threads = set(directory.iterdir()), set(sys._current_frames())
+    made = {"shoal": shoal} | objects_of_examples(words, framework="jax" if "jax" in request.node.name else "torch")
+    doctest_namespace |= made
+    paths, threads = set(directory.rglob("*")), _threads()
     yield
-    for name in _MADE:
-        doctest_namespace.pop(name, None)
-    for path in set(directory.iterdir()) - files:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    deadline = time.monotonic() + 5
-    while (left := sys._current_frames().keys() - threads) and time.monotonic() < deadline:
+    for name in made:
+        del doctest_namespace[name]
+    for path in sorted(set(directory.rglob("*")) - paths):
+        if path.exists():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while _threads() - threads:
+        if time.monotonic() > deadline:
+            pytest.fail("the example leaves a thread: close or drop its iterators")
         time.sleep(0.001)
-    assert not left, "the example leaves threads"
+
+
+def _threads() -> set[int]:
+    """Identify all threads, including threads that `threading` did not start."""
+    return set(sys._current_frames())  # noqa: SLF001  # documented, whatever its name

@@ -67,12 +67,11 @@ def write_sample_data(directory: Path) -> Path:
 
 
 def write_example_data(directory: Path) -> Path:
-    """Write what the examples of docstrings read; the docstring of `Dataset` describes it.
+    """Write what the examples of docstrings read; the docstring of `shoal` describes the data.
 
     ``pets/`` has 120 texts of cats, 60 of dogs and 20 of owls, ``data/`` has their four tar shards, and ``pets.csv``
     three rows. ``docs/`` has 40 documents of 8 to 47 tokens, ``tokens.bin`` 5,000 tokens; ``web/`` and ``code/`` have
-    90 and 30 texts. ``litdata/`` and ``litdata-tokens/`` are as LitData wrote them. ``tokenizer.json`` knows all words of
-    ``pets/``.
+    90 and 30 texts. LitData wrote ``litdata/`` and ``litdata-tokens/``. ``tokenizer.json`` has all words of ``pets/``.
     """
     import numpy as np
 

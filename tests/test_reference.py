@@ -32,7 +32,8 @@ def test_the_reference_has_every_method_of_a_dataset() -> None:
     assert [name for name in public if f"### `ds.{name}`" not in text] == []
 
 
-DOORS = "shoal mixing orders formats measure pack prometheus torch jax huggingface testing".split()
+MODULES = ("", ".mixing", ".orders", ".formats", ".measure", ".pack", ".prometheus", ".testing")
+FRAMEWORKS = (".torch", ".jax", ".huggingface")
 PROTOCOLS = {"__iter__", "__len__", "__getitem__"}
 
 
@@ -52,8 +53,8 @@ def test_every_example_stands_in_a_section() -> None:
 
 def public_objects() -> Iterator[tuple[str, Any]]:
     """Functions and classes by full name, and the members of the classes that users hold all day."""
-    for door in DOORS:
-        module = importlib.import_module("shoal" if door == "shoal" else f"shoal.{door}")
+    for door in MODULES + FRAMEWORKS:
+        module = importlib.import_module(f"shoal{door}")
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):

@@ -35,7 +35,7 @@ class Column:
     Examples
     --------
     >>> captions = [{"text": "ein Hund", "meta": {"lang": "de"}}, {"text": "a dog", "meta": {"lang": "en"}}]
-    >>> packed = shoal.pack.pack(captions, "captions", format="jsonl", columns=[Column("lang", "meta.lang")])
+    >>> packed = shoal.pack.pack(captions, "captions", format="jsonl", columns=[shoal.pack.Column("lang", "meta.lang")])
     >>> shoal.open("captions").select(lang="de")[0]["text"]
     'ein Hund'
     """

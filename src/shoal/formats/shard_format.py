@@ -28,7 +28,7 @@ class ReadBytes(Protocol):
     Examples
     --------
     >>> data = b"one\ntwo\n"
-    >>> read: ReadBytes = lambda first_byte, end_byte: data[first_byte:end_byte]
+    >>> read: shoal.formats.ReadBytes = lambda first_byte, end_byte: data[first_byte:end_byte]
     >>> read(4, 7)
     b'two'
     """
@@ -43,7 +43,7 @@ class Records(Protocol):
 
     Examples
     --------
-    >>> records = shoal.formats.Text().parse(b"one\ntwo\n", Span("a.txt", first_byte=0, num_samples=2))
+    >>> records = shoal.formats.Text().parse(b"one\ntwo\n", shoal.formats.Span("a.txt", first_byte=0, num_samples=2))
     >>> len(records), records.sample(1)
     (2, {'text': 'two'})
     """
@@ -78,7 +78,7 @@ class Span(NamedTuple):
 
     Examples
     --------
-    >>> span = Span("a.txt", first_byte=100, num_samples=2, sample_starts=[0, 4, 8])
+    >>> span = shoal.formats.Span("a.txt", first_byte=100, num_samples=2, sample_starts=[0, 4, 8])
     >>> shoal.formats.Text().parse(b"one\ntwo\n", span).sample(0)
     {'text': 'one'}
     """
@@ -198,7 +198,7 @@ class Format(ABC):
     --------
     >>> lines, data = shoal.formats.Text(), b"one\ntwo\n"
     >>> scan = lines.scan(lambda first_byte, end_byte: data[first_byte:end_byte], len(data), shard="a.txt")
-    >>> lines.parse(data, Span("a.txt", 0, 2, scan.sample_starts)).sample(1)
+    >>> lines.parse(data, shoal.formats.Span("a.txt", 0, 2, scan.sample_starts)).sample(1)
     {'text': 'two'}
     """
 

@@ -259,7 +259,7 @@ def partition(dataset: Dataset, sharding: Any) -> Dataset:
     >>> import jax
     >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
     >>> rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    >>> len(DataLoader(partition(ds.batch(8, remainder="drop"), rows), sharding=rows))
+    >>> len(shoal.jax.DataLoader(shoal.jax.partition(ds.batch(8, remainder="drop"), rows), sharding=rows))
     25
     """
     rank, world_size = _rank_of_rows(sharding)
@@ -280,7 +280,7 @@ def compare_ranks(source: Dataset | DataLoader) -> None:
 
     Examples
     --------
-    >>> compare_ranks(loader)
+    >>> shoal.jax.compare_ranks(loader)
     """
     jax = _jax_library()
     if jax.process_count() == 1:

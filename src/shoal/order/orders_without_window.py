@@ -46,7 +46,7 @@ class Sequential:
 
     Examples
     --------
-    >>> Sequential().bind([2, 3, 4]).ids(4, 9).tolist()
+    >>> shoal.orders.Sequential().bind([2, 3, 4]).ids(4, 9).tolist()
     [4, 5, 6, 7, 8]
     """
 
@@ -74,7 +74,7 @@ class Full:
 
     Examples
     --------
-    >>> Full().bind([2, 3, 4], seed=1).ids(0, 9).tolist()
+    >>> shoal.orders.Full().bind([2, 3, 4], seed=1).ids(0, 9).tolist()
     [7, 2, 3, 5, 6, 0, 8, 4, 1]
     """
 
@@ -181,7 +181,7 @@ class Block:
 
     Examples
     --------
-    >>> Block(chunks=2).bind([2, 3, 4], seed=1).ids(0, 9).tolist()
+    >>> shoal.orders.Block(chunks=2).bind([2, 3, 4], seed=1).ids(0, 9).tolist()
     [8, 7, 2, 5, 4, 6, 3, 1, 0]
     """
 
@@ -277,7 +277,7 @@ class Buffer:
 
     Examples
     --------
-    >>> Buffer(samples=3).bind([4, 4, 4], seed=1).ids(0, 12).tolist()
+    >>> shoal.orders.Buffer(samples=3).bind([4, 4, 4], seed=1).ids(0, 12).tolist()
     [6, 4, 7, 9, 5, 11, 8, 1, 2, 3, 10, 0]
     """
 

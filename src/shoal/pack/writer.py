@@ -59,12 +59,10 @@ class Writer:
 
     Examples
     --------
-    >>> import tempfile, shoal
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     with shoal.pack.Writer(directory, format="jsonl", columns=["label"]) as writer:
-    ...         for number in range(5):
-    ...             writer.write({"text": f"document {number}", "label": number % 2})
-    ...     shoal.open(directory)[3], writer.summary.num_samples
+    >>> with shoal.pack.Writer("packed", format="jsonl", columns=["label"]) as writer:
+    ...     for number in range(5):
+    ...         writer.write({"text": f"document {number}", "label": number % 2})
+    >>> shoal.open("packed")[3], writer.summary.num_samples
     ({'text': 'document 3', 'label': 1}, 5)
     """
 

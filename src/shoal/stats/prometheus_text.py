@@ -82,7 +82,7 @@ def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
 
     Examples
     --------
-    >>> print(text({"num_samples": 7, "wait_seconds": 0.5}, labels={"rank": 0}), end="")
+    >>> print(shoal.prometheus.text({"num_samples": 7, "wait_seconds": 0.5}, labels={"rank": 0}), end="")
     # HELP shoal_samples_total Samples delivered, repeats included.
     # TYPE shoal_samples_total counter
     shoal_samples_total{rank="0"} 7
@@ -120,7 +120,7 @@ def write(
     Examples
     --------
     >>> import pathlib
-    >>> write("rank-0.prom", ds.stats(), labels={"rank": 0})
+    >>> shoal.prometheus.write("rank-0.prom", ds.stats(), labels={"rank": 0})
     >>> pathlib.Path("rank-0.prom").read_text().splitlines()[2]
     'shoal_samples_total{rank="0"} 0'
     """

@@ -60,9 +60,9 @@ class Fault:
 
     Examples
     --------
-    >>> Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
+    >>> shoal.testing.Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
     True
-    >>> Fault("changed", requests=range(100, 10**9), path="*.tar").happens(number=99, draw=0.0)
+    >>> shoal.testing.Fault("changed", requests=range(100, 10**9), path="*.tar").happens(number=99, draw=0.0)
     False
     """
 

@@ -27,9 +27,9 @@ class FormatReport:
 
     Examples
     --------
-    >>> report = check_format(shoal.formats.Text(), {"a.txt": (b"one\n", [{"text": "one"}])}, num_damaged=6)
-    >>> report.num_samples, report.damage.num_tried
-    (1, 6)
+    >>> shards = {"a.txt": (b"one\ntwo\n", [{"text": "one"}, {"text": "two"}])}
+    >>> shoal.testing.check_format(shoal.formats.Text(), shards, num_damaged=6)
+    FormatReport(num_shards=1, num_samples=2, num_spans=3, damage=DamageCount(num_tried=6, num_refused=3))
     """
 
     num_shards: int
@@ -68,8 +68,8 @@ def check_format(
     Examples
     --------
     >>> shards = {"a.txt": (b"one\ntwo\n", [{"text": "one"}, {"text": "two"}])}
-    >>> check_format(shoal.formats.Text(), shards, num_damaged=6)
-    FormatReport(num_shards=1, num_samples=2, num_spans=3, damage=DamageCount(num_tried=6, num_refused=3))
+    >>> shoal.testing.check_format(shoal.formats.Text(), shards, num_damaged=6).num_spans
+    3
     """
     format, others = as_format(format), tuple(map(as_format, same_as))  # noqa: A001
     counts = [

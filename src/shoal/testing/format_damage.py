@@ -33,7 +33,7 @@ class Damage:
 
     Examples
     --------
-    >>> next(damaged(b"0123456789", 1, seed=1))
+    >>> next(shoal.testing.damaged(b"0123456789", 1, seed=1))
     Damage(kind='cut', byte=1, data=b'0')
     """
 
@@ -49,7 +49,7 @@ def damaged(data: bytes, count: int, *, seed: int = 0) -> Iterator[Damage]:
 
     Examples
     --------
-    >>> [damage.kind for damage in damaged(b"0123456789", 6)]
+    >>> [damage.kind for damage in shoal.testing.damaged(b"0123456789", 6)]
     ['cut', 'flip', 'lie', 'repeat', 'remove', 'insert']
     """
     if not data:

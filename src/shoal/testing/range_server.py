@@ -32,7 +32,7 @@ class Exchange:
     Examples
     --------
     >>> from urllib.request import urlopen
-    >>> with RangeServer({"a": b"0123"}) as server, urlopen(server.url_of("a")) as answer:
+    >>> with shoal.testing.RangeServer({"a": b"0123"}) as server, urlopen(server.url_of("a")) as answer:
     ...     data = answer.read()
     >>> server.exchanges
     [Exchange(method='GET', path='a', status=200, first_byte=0, num_bytes=4, fault=None)]
@@ -76,7 +76,7 @@ class RangeServer:
     --------
     >>> from urllib.request import urlopen
     >>> from urllib.error import HTTPError
-    >>> with RangeServer({"a": b"0123"}, faults=[Fault("status", requests=[0])]) as server:
+    >>> with shoal.testing.RangeServer({"a": b"0123"}, faults=[shoal.testing.Fault("status", requests=[0])]) as server:
     ...     for _ in range(2):
     ...         try:
     ...             with urlopen(server.url_of("a")) as answer:

@@ -61,7 +61,7 @@ class Compressed(Format):
     Examples
     --------
     >>> packed = shoal.pack.pack([{"text": "a cat"}, {"text": "a dog"}], "packed", format="jsonl.gz")
-    >>> shoal.open("packed", format=Compressed(shoal.formats.JsonLines(), "gz", limit_bytes=1 << 40))[1]
+    >>> shoal.open("packed", format=shoal.formats.Compressed(shoal.formats.JsonLines(), "gz", limit_bytes=1 << 40))[1]
     {'text': 'a dog'}
     """
 

@@ -54,7 +54,7 @@ class Folder(Format):
 
     Examples
     --------
-    >>> pets = shoal.open("pets", format=Folder(suffixes=(".txt",), field="text"))
+    >>> pets = shoal.open("pets", format=shoal.formats.Folder(suffixes=(".txt",), field="text"))
     >>> pets[125], pets.classes
     ({'__key__': 'dog/005', 'text': b'dog 5', 'cls': 1}, ('cat', 'dog', 'owl'))
     """

@@ -26,7 +26,7 @@ class BadRecordError(ValueError):
 
     Examples
     --------
-    >>> raise BadRecordError("the record begins with a length of 7 bytes, but has 3 bytes", byte=4)
+    >>> raise shoal.formats.BadRecordError("the record begins with a length of 7 bytes, but has 3 bytes", byte=4)
     Traceback (most recent call last):
     ...
     shoal.formats.rows.records.BadRecordError: the record begins with a length of 7 bytes, but has 3 bytes
@@ -57,7 +57,8 @@ def borders_in(
 
     Examples
     --------
-    >>> borders_in(b"one\ntwo\n", Span("a.txt", first_byte=0, num_samples=2), lambda: [0, 4, 8])
+    >>> span = shoal.formats.Span("a.txt", first_byte=0, num_samples=2)  # without sample_starts
+    >>> shoal.formats.borders_in(b"one\ntwo\n", span, lambda: [0, 4, 8])
     [0, 4, 8]
     """
     is_known = span.sample_starts is not None
@@ -88,9 +89,9 @@ class CutRecords:
 
     Examples
     --------
-    >>> data, span = b"one\ntwo\n", Span("a.txt", first_byte=0, num_samples=2)
-    >>> crcs = lambda: np.zeros(2, dtype=np.uint32)
-    >>> CutRecords(data, [0, 4, 8], span, decode=lambda line: {"text": line.decode().rstrip()}, crcs=crcs).sample(1)
+    >>> data, span = b"one\ntwo\n", shoal.formats.Span("a.txt", first_byte=0, num_samples=2)
+    >>> parts = {"decode": lambda line: {"text": line.decode().rstrip()}, "crcs": lambda: np.zeros(2, dtype=np.uint32)}
+    >>> shoal.formats.CutRecords(data, [0, 4, 8], span, **parts).sample(1)
     {'text': 'two'}
     """
 

@@ -53,7 +53,7 @@ class Tokens(Format):
 
     Examples
     --------
-    >>> windows = shoal.open("tokens.bin", format=Tokens(1024))
+    >>> windows = shoal.open("tokens.bin", format=shoal.formats.Tokens(1024))
     >>> len(windows), windows[1]["tokens"][:4]
     (4, array([1024, 1025, 1026, 1027], dtype=uint16))
     """

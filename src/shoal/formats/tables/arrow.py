@@ -63,7 +63,7 @@ class Arrow(Format):
     Examples
     --------
     >>> packed = shoal.pack.pack([{"text": "a cat", "label": 0}], "packed", format="arrow")
-    >>> shoal.open("packed", format=Arrow())[0]
+    >>> shoal.open("packed", format=shoal.formats.Arrow())[0]
     {'text': 'a cat', 'label': 0}
     """
 

@@ -75,7 +75,7 @@ class Parquet(Format):
     Examples
     --------
     >>> packed = shoal.pack.pack([{"text": "a cat", "label": 0}], "packed", format="parquet")
-    >>> shoal.open("packed", format=Parquet(columns=["label"]))[0]
+    >>> shoal.open("packed", format=shoal.formats.Parquet(columns=["label"]))[0]
     {'label': 0}
     """
 

@@ -62,7 +62,7 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None, c
     --------
     >>> import datasets
     >>> rows = datasets.load_dataset("json", data_files="web/*.jsonl", split="train", streaming=True)
-    >>> from_hf(rows).shuffle(seed=0)[7]
+    >>> shoal.huggingface.from_hf(rows).shuffle(seed=0)[7]
     {'text': 'web 7'}
     """
     datasets = datasets_library()

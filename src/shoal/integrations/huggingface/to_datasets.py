@@ -46,7 +46,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
 
     Examples
     --------
-    >>> stream = to_hf(ds.decode().shuffle(seed=0)).rename_column("txt", "text")
+    >>> stream = shoal.huggingface.to_hf(ds.decode().shuffle(seed=0)).rename_column("txt", "text")
     >>> next(iter(stream))
     {'__key__': 'owl/004', 'cls': 2, 'text': 'owl 4'}
     """

@@ -52,7 +52,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     Examples
     --------
     >>> import torch
-    >>> samples = IterableDataset(ds.decode().shuffle(seed=0))
+    >>> samples = shoal.torch.IterableDataset(ds.decode().shuffle(seed=0))
     >>> next(iter(torch.utils.data.DataLoader(samples, batch_size=4)))["cls"]
     tensor([2, 0, 1, 0])
     """

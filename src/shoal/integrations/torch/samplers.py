@@ -20,7 +20,7 @@ class BatchSampler:
 
     Examples
     --------
-    >>> sampler = BatchSampler(ds.shuffle(seed=0).batch(4))
+    >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
     >>> next(iter(sampler)), len(sampler)
     ([184, 111, 177, 95], 50)
     """
@@ -70,7 +70,7 @@ class Sampler:
     --------
     >>> import torch
     >>> ds = ds.decode().shuffle(seed=0)
-    >>> loader = torch.utils.data.DataLoader(ds.as_map(), batch_size=4, sampler=Sampler(ds))
+    >>> loader = torch.utils.data.DataLoader(ds.as_map(), batch_size=4, sampler=shoal.torch.Sampler(ds))
     >>> next(iter(loader))["cls"]
     tensor([2, 0, 1, 0])
     """

@@ -34,7 +34,7 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
     --------
     >>> from torch.distributed.device_mesh import init_device_mesh
     >>> mesh = init_device_mesh("cuda", (16, 8), mesh_dim_names=("dp", "tp"))  # doctest: +SKIP
-    >>> loader = DataLoader(partition(ds, mesh, "dp").batch(32))  # doctest: +SKIP
+    >>> loader = shoal.torch.DataLoader(shoal.torch.partition(ds, mesh, "dp").batch(32))  # doctest: +SKIP
     """
     names = tuple(mesh.mesh_dim_names or ())
     if dims is None and mesh.ndim == 1:
@@ -69,7 +69,7 @@ def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
 
     Examples
     --------
-    >>> compare_ranks(loader)
+    >>> shoal.torch.compare_ranks(loader)
     """
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():

@@ -35,7 +35,8 @@ class Even:
 
     Examples
     --------
-    >>> shoal.mix({"web": shoal.open("web"), "code": shoal.open("code")}, choice=Even()).source_of(range(16))
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.Even()).source_of(range(16))
     array([0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0])
     """
 
@@ -54,7 +55,8 @@ class Random:
 
     Examples
     --------
-    >>> shoal.mix({"web": shoal.open("web"), "code": shoal.open("code")}, choice=Random()).source_of(range(16))
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.Random()).source_of(range(16))
     array([0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
     """
 
@@ -94,7 +96,8 @@ class PerBatch(_InRuns):
 
     Examples
     --------
-    >>> shoal.mix({"web": shoal.open("web"), "code": shoal.open("code")}, choice=PerBatch(4)).source_of(range(16))
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.PerBatch(4)).source_of(range(16))
     array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
     """
 
@@ -113,7 +116,8 @@ class PerRank(_InRuns):
 
     Examples
     --------
-    >>> shoal.mix({"web": shoal.open("web"), "code": shoal.open("code")}, choice=PerRank(4)).source_of(range(16))
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.PerRank(4)).source_of(range(16))
     array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
     """
 

@@ -51,7 +51,7 @@ class Window:
 
     Examples
     --------
-    >>> order = Window(chunks=4).bind([10, 10, 10, 10, 10, 10], seed=0, epoch=0)
+    >>> order = shoal.orders.Window(chunks=4).bind([10, 10, 10, 10, 10, 10], seed=0, epoch=0)
     >>> ids = order.ids(0, 60)
     >>> sorted(ids.tolist()) == list(range(60))
     True

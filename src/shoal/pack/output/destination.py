@@ -48,7 +48,7 @@ class Output:
 
     Examples
     --------
-    >>> shard, out = shoal.pack.Shard("a.jsonl", "jsonl"), Output("packed", plan="texts, version 1")
+    >>> shard, out = shoal.pack.Shard("a.jsonl", "jsonl"), shoal.pack.Output("packed", plan="texts, version 1")
     >>> shoal.pack.pack_shard(shard, [{"text": "a cat"}], out).num_samples
     1
     """

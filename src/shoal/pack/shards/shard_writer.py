@@ -44,8 +44,8 @@ class Shard:
 
     Examples
     --------
-    >>> shard = Shard("train-000000.jsonl", "jsonl", on_error="skip")
-    >>> pack_shard(shard, [{"text": "a cat"}], shoal.pack.Output("packed", plan="texts")).name
+    >>> shard = shoal.pack.Shard("train-000000.jsonl", "jsonl", on_error="skip")
+    >>> shoal.pack.pack_shard(shard, [{"text": "a cat"}], shoal.pack.Output("packed", plan="texts")).name
     'train-000000.jsonl'
     """
 
@@ -67,7 +67,7 @@ class Unreadable:
     Examples
     --------
     >>> error = shoal.errors.StorageError("a.jpg: permission denied")
-    >>> Unreadable("a.jpg", error, reason="permission denied").reason
+    >>> shoal.pack.Unreadable("a.jpg", error, reason="permission denied").reason
     'permission denied'
     """
 
@@ -128,8 +128,8 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
 
     Examples
     --------
-    >>> samples = ({"text": f"cat {number}"} for number in range(3))
-    >>> pack_shard(Shard("a.jsonl", "jsonl"), samples, shoal.pack.Output("packed", plan="texts")).num_samples
+    >>> shard, samples = shoal.pack.Shard("a.jsonl", "jsonl"), ({"text": f"cat {number}"} for number in range(3))
+    >>> shoal.pack.pack_shard(shard, samples, shoal.pack.Output("packed", plan="texts")).num_samples
     3
     """
     part = out.journal.kept(shard.name)

@@ -75,7 +75,7 @@ class Interleave(EpochChoice):
 
     Examples
     --------
-    >>> choice = Interleave(probabilities=[0.7, 0.3], stopping="all_exhausted")
+    >>> choice = shoal.mixing.Interleave(probabilities=[0.7, 0.3], stopping="all_exhausted")
     >>> epoch = choice.of_epoch([4, 3], seed=42, epoch=0)
     >>> epoch.sources(0, epoch.num_samples).tolist()
     [1, 0, 1, 0, 0, 1, 1, 1, 0]
@@ -177,7 +177,7 @@ class Concatenate(EpochChoice):
 
     Examples
     --------
-    >>> epoch = Concatenate().of_epoch([4, 3], seed=0, epoch=0)
+    >>> epoch = shoal.mixing.Concatenate().of_epoch([4, 3], seed=0, epoch=0)
     >>> epoch.sources(0, epoch.num_samples).tolist()
     [0, 0, 0, 0, 1, 1, 1]
     """
@@ -229,7 +229,7 @@ class RandomMix(EpochChoice):
 
     Examples
     --------
-    >>> epoch = RandomMix(longest=True).of_epoch([4, 3], seed=0, epoch=0)
+    >>> epoch = shoal.mixing.RandomMix(longest=True).of_epoch([4, 3], seed=0, epoch=0)
     >>> epoch.sources(0, epoch.num_samples).tolist()
     [1, 1, 0, 0, 1, 0, 0]
     """
@@ -292,7 +292,7 @@ class RoundRobin(EpochChoice):
 
     Examples
     --------
-    >>> epoch = RoundRobin(longest=True).of_epoch([4, 2], seed=0, epoch=0)
+    >>> epoch = shoal.mixing.RoundRobin(longest=True).of_epoch([4, 2], seed=0, epoch=0)
     >>> epoch.sources(0, epoch.num_samples).tolist()
     [0, 1, 0, 1, 0, 0]
     """

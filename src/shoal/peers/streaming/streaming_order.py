@@ -96,7 +96,7 @@ class Streaming:
 
     Examples
     --------
-    >>> order = Streaming("py1s", num_canonical_nodes=2).bind([3, 3, 2], seed=9176, epoch=0)
+    >>> order = shoal.orders.Streaming("py1s", num_canonical_nodes=2).bind([3, 3, 2], seed=9176, epoch=0)
     >>> order.ids(0, 8).tolist()
     [4, 5, 3, 1, 6, 2, 7, 0]
     """

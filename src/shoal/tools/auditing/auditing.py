@@ -73,7 +73,7 @@ class Audit:
 
     Examples
     --------
-    >>> result = audit(ds.shuffle(seed=0).ids(), labels=ds.index_column("cls"), batch=16)
+    >>> result = shoal.measure.audit(ds.shuffle(seed=0).ids(), labels=ds.index_column("cls"), batch=16)
     >>> result.missing, result.repeated, result.headline
     (0, 0, 'Good: VR 0.68 at 16')
     """
@@ -173,9 +173,9 @@ def audit(
     Examples
     --------
     >>> from shoal.orders import Full
-    >>> print(audit(Full().bind([10_000], seed=1).ids(0, 10_000)).verdict)  # doctest: +ELLIPSIS
+    >>> print(shoal.measure.audit(Full().bind([10_000], seed=1).ids(0, 10_000)).verdict)  # doctest: +ELLIPSIS
     Each of 10,000 samples comes exactly once in an epoch. ... structure in the order found none ...
-    >>> audit([0, 1, 2, 3, 5] * 100).missing
+    >>> shoal.measure.audit([0, 1, 2, 3, 5] * 100).missing
     1
     """
     table = None if keys is None else KeyTable.of(keys)

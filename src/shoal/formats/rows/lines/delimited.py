@@ -51,7 +51,7 @@ class Delimited(Format):
 
     Examples
     --------
-    >>> shoal.open("pets.csv", format=Delimited(delimiter=";", types={"age": "int"}))[0]
+    >>> shoal.open("pets.csv", format=shoal.formats.Delimited(delimiter=";", types={"age": "int"}))[0]
     {'name': 'Tom', 'age': 3}
     """
 

@@ -39,7 +39,7 @@ class JsonLines(Format):
 
     Examples
     --------
-    >>> shoal.open("web", format=JsonLines(line_limit_bytes=1 << 30))[7]
+    >>> shoal.open("web", format=shoal.formats.JsonLines(line_limit_bytes=1 << 30))[7]
     {'text': 'web 7'}
     """
 
@@ -125,7 +125,7 @@ class Text(Format):
 
     Examples
     --------
-    >>> shoal.open("pets.csv", format=Text())[1]
+    >>> shoal.open("pets.csv", format=shoal.formats.Text())[1]
     {'text': 'Tom;3'}
     """
 

@@ -55,7 +55,7 @@ class LitData(Format):
     --------
     >>> import json, pathlib
     >>> index = json.loads(pathlib.Path("litdata/index.json").read_text())
-    >>> shoal.open("litdata", format=LitData(index, allow_pickle=False))[7]
+    >>> shoal.open("litdata", format=shoal.formats.LitData(index, allow_pickle=False))[7]
     {'id': 7, 'text': 'document 7 word word word word word word word '}
     """
 

@@ -41,7 +41,7 @@ class LitDataTokens(Format):
     --------
     >>> import json, pathlib
     >>> index = json.loads(pathlib.Path("litdata-tokens/index.json").read_text())
-    >>> shoal.open("litdata-tokens", format=LitDataTokens(index, block_size=4))[0]
+    >>> shoal.open("litdata-tokens", format=shoal.formats.LitDataTokens(index, block_size=4))[0]
     {'tokens': array([0, 1, 2, 2], dtype=uint16)}
     """
 

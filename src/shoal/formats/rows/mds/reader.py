@@ -48,7 +48,7 @@ class Mds(Format):
 
     Examples
     --------
-    >>> shoal.open("docs", format=Mds(allow_pickle=True))[0]
+    >>> shoal.open("docs", format=shoal.formats.Mds(allow_pickle=True))[0]
     {'tokens': array([100, 101, 102, 103, 104, 105, 106, 107], dtype=uint16), 'num_tokens': 8}
     """
 

@@ -58,7 +58,7 @@ class Tar(Format):
 
     Examples
     --------
-    >>> shoal.open("data", format=Tar(skip_bytes=1 << 20))[125]
+    >>> shoal.open("data", format=shoal.formats.Tar(skip_bytes=1 << 20))[125]
     {'__key__': 'dog/005', 'txt': b'dog 5', 'cls': b'1'}
     """
 

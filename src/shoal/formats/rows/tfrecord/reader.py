@@ -53,7 +53,7 @@ class TFRecord(Format):
     Examples
     --------
     >>> packed = shoal.pack.pack([{"text": b"a cat", "label": 0}], "packed", format="tfrecord")
-    >>> shoal.open("packed", format=TFRecord())[0]
+    >>> shoal.open("packed", format=shoal.formats.TFRecord())[0]
     {'text': b'a cat', 'label': array([0])}
     """
 

@@ -40,7 +40,7 @@ class RecordIO(Format):
     --------
     >>> import pathlib, struct
     >>> size = pathlib.Path("train.rec").write_bytes(struct.pack("<II8s", 0xCED7230A, 5, b"a cat"))
-    >>> shoal.open("train.rec", format=RecordIO(image_headers=False))[0]
+    >>> shoal.open("train.rec", format=shoal.formats.RecordIO(image_headers=False))[0]
     {'data': b'a cat'}
     """
 
