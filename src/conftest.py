@@ -90,4 +90,4 @@ def example(
 def _threads() -> set[int]:
     """Identify all threads, including threads that `threading` did not start; tqdm, of `datasets`, keeps a monitor."""
     monitors = {thread.ident for thread in threading.enumerate() if type(thread).__module__.startswith("tqdm")}
-    return sys._current_frames().keys() - monitors  # noqa: SLF001  # documented, whatever its name
+    return sys._current_frames().keys() - monitors  # noqa: SLF001  # documented, despite its name

@@ -23,7 +23,7 @@ Sample = dict[str, Any]
 
 
 class ReadBytes(Protocol):
-    r"""A reader of one shard: returns exactly the bytes ``[first_byte, end_byte)``, or raises; never fewer.
+    r"""A function that returns exactly the bytes ``[first_byte, end_byte)`` of one shard, or raises an error.
 
     Examples
     --------

@@ -108,7 +108,7 @@ class DataLoader:
         return self.dataset.stream.length(exactly=True)
 
     def __iter__(self) -> DataIterator:
-        """Begin at the loaded position of this epoch, else at its start.
+        """Iterate from the loaded position of this epoch, else from the start of the epoch.
 
         Examples
         --------
@@ -118,7 +118,7 @@ class DataLoader:
         return DataIterator(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next; does nothing if it is the current one.
+        """Start the next iterator at the beginning of this epoch; for the current epoch, the position stays.
 
         Examples
         --------
@@ -280,7 +280,7 @@ def compare_ranks(source: Dataset | DataLoader) -> None:
 
     Examples
     --------
-    >>> shoal.jax.compare_ranks(loader)
+    >>> shoal.jax.compare_ranks(loader)  # raises an error in all processes if they differ
     """
     jax = _jax_library()
     if jax.process_count() == 1:

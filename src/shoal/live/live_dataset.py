@@ -36,8 +36,8 @@ class LiveDataset:
 
     The stream has one position, which only moves forward: a second loop goes on where the first stopped. Verbs return a
     new dataset at the start of the source. There are no epochs, no length and no access by number; `shoal.open` offers
-    them for samples in shards. The shuffle buffer holds samples of the source; they go through `map`, `filter` and the
-    other stages when they leave it.
+    all three for samples in shards. The shuffle buffer holds samples of the source; `map`, `filter` and the other
+    stages process a sample when it leaves the buffer.
 
     Examples
     --------
@@ -259,8 +259,7 @@ class LiveDataset:
         --------
         >>> sample = next(iter(live))
         >>> live.state_dict()
-        {'live': 1, 'kind': 'iterable', 'rank': 0, 'world_size': 1, ..., 'source': {'next': 1}, 'places': [], 'check':
-        '...'}
+        {'live': 1, 'kind': 'iterable', 'rank': 0, ..., 'source': {'next': 1}, 'places': [], 'check': '...'}
         """
         return self._run().state_dict(contents=contents)
 
@@ -292,8 +291,7 @@ class LiveDataset:
 
         Examples
         --------
-        >>> for batch in (live := live.batch(4)):
-        ...     pass
+        >>> batches = list(live := live.batch(4))
         >>> live.stats()
         {'num_taken': 6, 'num_samples': 6, 'num_batches': 2, 'num_filtered': 0, 'num_failed': 0, ...}
         """

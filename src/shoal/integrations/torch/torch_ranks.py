@@ -69,7 +69,7 @@ def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
 
     Examples
     --------
-    >>> shoal.torch.compare_ranks(loader)
+    >>> shoal.torch.compare_ranks(loader)  # raises an error on all ranks if they differ
     """
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():

@@ -107,8 +107,7 @@ class DatasetRun:
         >>> ds = ds.shuffle(seed=0).batch(8)
         >>> batch = next(iter(ds))
         >>> ds.state_dict()
-        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {'name': 'window', ...}, 'index': '...', 'check':
-        '...'}
+        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'check': '...'}
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
@@ -150,10 +149,12 @@ class DatasetRun:
 
         Examples
         --------
-        >>> ds = ds.shuffle(seed=0)
-        >>> ds.load_state_dict(ds.state_at(120, epoch=2))
-        >>> next(iter(ds))["__key__"], ds.ids(2, 120, 121)
-        ('dog/044', array([164]))
+        >>> ds = ds.shuffle(seed=0).batch(8)
+        >>> batch, state = next(iter(ds)), ds.state_dict()
+        >>> resumed = shoal.open("data").shuffle(seed=0).batch(64).partition(rank=0, world_size=1)
+        >>> resumed.load_state_dict(state)
+        >>> [len(batch["txt"]) for batch in resumed]
+        [64, 64, 64]
         """
         stream, spec = self.stream, self.stream.spec
         if hasattr(state, "keys") and "check" not in state:
@@ -193,8 +194,7 @@ class DatasetRun:
 
         Examples
         --------
-        >>> for batch in (ds := ds.shuffle(seed=0).batch(8)):
-        ...     pass
+        >>> batches = list(ds := ds.shuffle(seed=0).batch(8))
         >>> ds.certificate()["epochs"]
         {'0': {'start': 0, 'end': 200, 'num_samples': 200, 'sum': '...'}}
         """
@@ -243,8 +243,7 @@ class DatasetRun:
 
         Examples
         --------
-        >>> for batch in (ds := ds.batch(64)):
-        ...     pass
+        >>> batches = list(ds := ds.batch(64))
         >>> stats = ds.stats()
         >>> stats["num_samples"], stats["num_batches"], stats["num_skipped"], stats["num_retries"]
         (200, 4, 0, 0)

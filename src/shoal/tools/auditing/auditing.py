@@ -172,8 +172,8 @@ def audit(
 
     Examples
     --------
-    >>> from shoal.orders import Full
-    >>> print(shoal.measure.audit(Full().bind([10_000], seed=1).ids(0, 10_000)).verdict)  # doctest: +ELLIPSIS
+    >>> ids = shoal.orders.Full().bind([10_000], seed=1).ids(0, 10_000)
+    >>> print(shoal.measure.audit(ids).verdict)
     Each of 10,000 samples comes exactly once in an epoch. ... structure in the order found none ...
     >>> shoal.measure.audit([0, 1, 2, 3, 5] * 100).missing
     1

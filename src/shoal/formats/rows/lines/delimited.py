@@ -36,9 +36,9 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": f
 class Delimited(Format):
     r"""The format of one record a line, fields between delimiters.
 
-    The first record names the columns, unless ``columns`` does; a column without a name, or with a repeated one, gets
-    the name that pandas gives it (``Unnamed: 0``, ``name.1``). Values are text, since the file does not tell their
-    types; ``types={"label": "int", "score": "float"}`` sets them for some columns.
+    The first record names the columns, unless ``columns`` does. A column with no name or a repeated name gets a name as
+    in pandas (``Unnamed: 0``, ``name.1``). Values are text, since the file has no types;
+    ``types={"label": "int", "score": "float"}`` sets the types of some columns.
 
     In a field without an opening quote, a quote is an ordinary character. Text after a closing quote belongs to the
     field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and columns without a
