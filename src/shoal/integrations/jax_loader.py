@@ -172,7 +172,15 @@ class DataIterator:
         self._begin()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after all yielded batches: a few integers, the same in all processes."""
+        """Return the state after all yielded batches: a few integers, the same in all processes.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> batch = next(iterator)
+        >>> iterator.get_state()["position"]
+        8
+        """
         return self._iteration.state_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -182,6 +190,13 @@ class DataIterator:
         ------
         StateError
             The state belongs to another dataset, seed or order; the iterator does not move.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> iterator.set_state(loader.dataset.state_at(160))
+        >>> sum(1 for batch in iterator)
+        5
         """
         self._loader.dataset.load_state_dict(state)
         self.close()
@@ -206,12 +221,28 @@ class DataIterator:
 
         Unlike `close`, it works in a signal handler, also between two epochs. The state still counts all yielded
         batches.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> batch = next(iterator)
+        >>> iterator.stop()
+        >>> list(iterator), iterator.get_state()["position"]
+        ([], 8)
         """
         self._is_over = self._is_stopped = True
         self._iteration.stop()
 
     def close(self) -> None:
-        """Stop making and yielding batches."""
+        """Stop making and yielding batches.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> iterator.close()
+        >>> list(iterator)
+        []
+        """
         self._is_over = True
         self._iteration.close()
 

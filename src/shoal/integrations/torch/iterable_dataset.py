@@ -75,7 +75,15 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return self.dataset.stream.length(exactly=True)
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of ``epoch``, in workers too; see `Dataset.set_epoch`."""
+        """Start the next iterator at the beginning of ``epoch``, in workers too; see `Dataset.set_epoch`.
+
+        Examples
+        --------
+        >>> samples = shoal.torch.IterableDataset(ds.shuffle(seed=0))
+        >>> samples.set_epoch(3)
+        >>> next(iter(samples))["__key__"]
+        'cat/087'
+        """
         self.dataset.set_epoch(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -85,6 +93,13 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         ------
         StateError
             The state is of another worker or rank, another number of workers or ranks, or another dataset or order.
+
+        Examples
+        --------
+        >>> samples = shoal.torch.IterableDataset(ds.shuffle(seed=0))
+        >>> samples.load_state_dict(ds.shuffle(seed=0).state_at(120))
+        >>> sum(1 for sample in samples)
+        80
         """
         if "step" in state:
             self._saved = checked(WORKER, state)

@@ -45,18 +45,41 @@ class BatchSampler:
         return batches_of_ids(self.dataset.stream.iterator_spec())
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch."""
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+        >>> sampler.set_epoch(3)
+        >>> next(iter(sampler))
+        [87, 129, 99, 10]
+        """
         self.dataset.set_epoch(epoch)
 
     def state_dict(self, num_received: int) -> dict[str, Any]:
-        """Return the state after ``num_received`` batches of the current pass; see `Dataset.state_dict`."""
+        """Return the state after ``num_received`` batches of the current pass; see `Dataset.state_dict`.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+        >>> sampler.state_dict(num_received=10)["position"]
+        40
+        """
         stream = self.dataset.stream
         position = stream.iterator_spec().position()
         position.num_yielded = num_received
         return stream.resolved.state_at(*position.resume_point, tokenizers=stream.spec.tokenizers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+        >>> sampler.load_state_dict(sampler.state_dict(num_received=10))
+        >>> sum(1 for ids in sampler)
+        40
+        """
         self.dataset.load_state_dict(state)
 
 
@@ -92,7 +115,15 @@ class Sampler:
         return (ids[0] for ids in batches_of_ids(self.dataset.stream.iterator_spec()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch."""
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.Sampler(ds.shuffle(seed=0))
+        >>> sampler.set_epoch(3)
+        >>> next(iter(sampler))
+        87
+        """
         self.dataset.set_epoch(epoch)
 
 
