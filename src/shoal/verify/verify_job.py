@@ -233,7 +233,7 @@ def plan_verify(
 
     Examples
     --------
-    >>> job = shoal.plan_verify("data", to="report", decode=[])
+    >>> job = shoal.plan_verify("data", to="report")
     >>> sum(job.task(number)().num_shards for number in job.missing())
     4
     >>> job.finish().damages
