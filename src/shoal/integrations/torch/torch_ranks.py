@@ -59,8 +59,8 @@ def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
     """Check once, on every rank before the loop, that all ranks will train on the same data.
 
     The check compares dataset, seed, order, epoch, position, batch size and the number of ranks, and makes sure that
-    each part of the samples has an owner, and all parts have equally many. It is one collective call with some hundred
-    bytes from each rank; it does nothing without a process group.
+    each part of the samples has an owner, and that all parts have equally many owners. The check is one collective call
+    with some hundred bytes from each rank; without a process group, no call is made.
 
     Raises
     ------

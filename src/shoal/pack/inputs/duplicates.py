@@ -34,7 +34,7 @@ _PLAIN = ("datetime", "decimal", "uuid")  # modules of types with a repr() that 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Number of samples that were left out since an earlier sample is equal, ``by`` key or content.
+    """Number of samples left out because an earlier sample is equal, ``by`` key or content.
 
     ``first`` names the first ten such samples, each with the equal earlier sample.
 

@@ -30,8 +30,8 @@ class PackSummary:
     ``digest`` covers the names and contents of all shards: equal for equal inputs and arguments. ``skipped_before``
     lists the inputs that were left out before shards were made, or by an earlier run that finished everything;
     ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` counts the fields of samples from
-    files, None for other samples. ``duplicates`` counts the samples that equal an earlier one and were left out, None
-    without ``dedup``.
+    files, None for other samples. ``duplicates`` counts the samples left out because an earlier sample is equal,
+    None without ``dedup``.
 
     Examples
     --------
