@@ -13,7 +13,6 @@ DOCS = Path(__file__).resolve().parent
 DIRECTIVE = re.compile(r"^::: (?P<name>[\w.]+)$", re.MULTILINE)
 _NAME = re.compile(r"(?<![`\[])`(?P<name>[A-Za-z_]\w*(?:\.\w+)+)`(?![`\]])")
 _PAGE = re.compile(r"\bdocs/(?P<place>[\w/-]+)\.md(?P<anchor>#[\w-]+)?")
-_EXAMPLE = re.compile(r"(?:\A|(?<=\n\n))>>> ")
 _LITERAL = re.compile(r"^::\n\n(?P<block>(?:(?: +.*)?\n)+)", re.MULTILINE)
 
 
@@ -37,8 +36,6 @@ class SiteDocstrings(griffe.Extension):
     def markdown(self, text: str) -> str:
         """A docstring with links, and with fenced blocks instead of ``::``."""
         text = _LITERAL.sub(lambda match: f"```text\n{textwrap.dedent(match['block']).rstrip()}\n```\n\n", text + "\n")
-        if "\nExamples\n---" not in text:
-            text = _EXAMPLE.sub("Examples\n--------\n>>> ", text, count=1)
         text = _NAME.sub(lambda match: self._linked(match["name"]), text)
         return _PAGE.sub(lambda match: f"[{match['place']}](/{match['place']}/{match['anchor'] or ''})", text).rstrip()
 

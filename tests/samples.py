@@ -64,3 +64,36 @@ def write_sample_data(directory: Path) -> Path:
     for name in ("mds", "litdata"):
         shutil.copytree(Path(__file__).parent / "guides" / name, directory / name)
     return directory
+
+
+def write_example_data(directory: Path) -> Path:
+    """Write what the examples of docstrings read; the docstring of `shoal` describes the data.
+
+    ``pets/`` has 120 texts of cats, 60 of dogs and 20 of owls, ``data/`` has their four tar shards, and ``pets.csv``
+    three rows. ``docs/`` has 40 documents of 8 to 47 tokens, ``tokens.bin`` 5,000 tokens; ``web/`` and ``code/`` have
+    90 and 30 texts. LitData wrote ``litdata/`` and ``litdata-tokens/``. ``tokenizer.json`` has all words of ``pets/``.
+    """
+    import numpy as np
+
+    import shoal
+
+    for name, number in {"cat": 120, "dog": 60, "owl": 20}.items():
+        (directory / "pets" / name).mkdir(parents=True)
+        for i in range(number):
+            (directory / "pets" / name / f"{i:03d}.txt").write_text(f"{name} {i}")
+    shoal.pack.pack(directory / "pets", directory / "data", prefix="train", shard_bytes="100KiB", num_workers=1)
+    (directory / "pets.csv").write_text("name;age\nTom;3\nRex;5\nHoot;2\n")
+    lengths = [8 + 7 * i % 40 for i in range(40)]
+    docs = ({"tokens": np.arange(100, 100 + n, dtype=np.uint16), "num_tokens": n} for n in lengths)
+    shoal.pack.pack(docs, directory / "docs", format="mds", columns=["num_tokens"])
+    np.arange(5000, dtype=np.uint16).tofile(directory / "tokens.bin")
+    for name, number in {"web": 90, "code": 30}.items():
+        shoal.pack.pack(({"text": f"{name} {i}"} for i in range(number)), directory / name, format="jsonl")
+    shutil.copytree(Path(__file__).parent / "guides" / "litdata", directory / "litdata")
+    peers = Path(__file__).parent / "formats" / "data" / "peers"
+    shutil.copytree(peers / "litdata" / "numpy", directory / "litdata-tokens")
+    words = ["[UNK]", "cat", "dog", "owl", *map(str, range(120))]
+    model = {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {word: i for i, word in enumerate(words)}}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return directory

@@ -1,4 +1,15 @@
-"""Shuffled streaming of training data larger than any disk, exactly resumable at any sample."""
+"""Shuffled streaming of training data larger than any disk, exactly resumable at any sample.
+
+The examples in docstrings run in one directory, and find these objects:
+
+- ``ds`` is ``shoal.open("data")``: four tar shards of 200 texts about pets, with the fields ``txt`` and ``cls``. Cats
+  have the ids 0 to 119, dogs 120 to 179, owls 180 to 199; ``cls`` is also a column of the index.
+- ``docs`` is ``shoal.open("docs")``: 40 documents of 8 to 47 tokens, with the fields ``tokens`` and ``num_tokens``.
+- ``mixed`` is ``shoal.mix({"web": shoal.open("web"), "code": shoal.open("code")}, weights={"web": 3, "code": 1})``: 90
+  and 30 texts, with the field ``text``.
+- ``live`` is ``shoal.from_iterable(samples, shared=True)``: six samples with the fields ``txt`` and ``cls``.
+- ``loader`` is ``shoal.torch.DataLoader(ds.decode().shuffle(seed=0).batch(8))``, and in ``shoal.jax`` its loader.
+"""
 
 # Layout: one folder ("room") per question; a room imports only from the rows above it. tests/layers.py enforces this.
 #

@@ -1,7 +1,7 @@
 """The orders of a shuffled dataset, each also usable alone over a plain array of samples per chunk.
 
 >>> import numpy as np
->>> order = Window(chunks=256, num_canonical_nodes=16).bind(np.full(10_000, 100), seed=0, epoch=0)
+>>> order = shoal.orders.Window(chunks=256, num_canonical_nodes=16).bind(np.full(10_000, 100), seed=0, epoch=0)
 >>> ids = order.ids(500_000, 500_064)  # the 64 samples from position 500 000
 >>> bool((order.positions(ids) == np.arange(500_000, 500_064)).all())
 True

@@ -1,10 +1,7 @@
 """Shard formats as objects, for options that file names cannot express: ``shoal.open(..., format=...)``.
 
->>> from shoal.formats import Delimited, Parquet
->>> Parquet(columns=["image", "label"]).name
-'parquet'
->>> Delimited(delimiter=";", suffixes=(".csv",)).name
-'csv'
+>>> shoal.open("pets.csv", format=shoal.formats.Delimited(delimiter=";"))[0]
+{'name': 'Tom', 'age': '3'}
 """
 
 # This package turns bytes into samples and back, pure over buffers; a format's reader and writer live side by side.

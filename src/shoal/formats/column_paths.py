@@ -30,7 +30,15 @@ _RESERVED = "record_crc32"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name in the index, and the path of its value in a sample."""
+    """A column: its name in the index, and the path of its value in a sample.
+
+    Examples
+    --------
+    >>> captions = [{"text": "ein Hund", "meta": {"lang": "de"}}, {"text": "a dog", "meta": {"lang": "en"}}]
+    >>> packed = shoal.pack.pack(captions, "captions", format="jsonl", columns=[shoal.pack.Column("lang", "meta.lang")])
+    >>> shoal.open("captions").select(lang="de")[0]["text"]
+    'ein Hund'
+    """
 
     name: str
     path: str

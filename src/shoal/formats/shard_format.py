@@ -23,7 +23,15 @@ Sample = dict[str, Any]
 
 
 class ReadBytes(Protocol):
-    """A reader of one shard: returns exactly the bytes ``[first_byte, end_byte)``, or raises; never fewer."""
+    r"""A function that returns exactly the bytes ``[first_byte, end_byte)`` of one shard, or raises an error.
+
+    Examples
+    --------
+    >>> data = b"one\ntwo\n"
+    >>> read: shoal.formats.ReadBytes = lambda first_byte, end_byte: data[first_byte:end_byte]
+    >>> read(4, 7)
+    b'two'
+    """
 
     def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
         """Return the bytes ``[first_byte, end_byte)`` of the shard."""
@@ -31,7 +39,14 @@ class ReadBytes(Protocol):
 
 
 class Records(Protocol):
-    """Some consecutive samples of one shard, parsed as far as needed to hand them out by number."""
+    r"""Some consecutive samples of one shard, parsed as far as needed to hand them out by number.
+
+    Examples
+    --------
+    >>> records = shoal.formats.Text().parse(b"one\ntwo\n", shoal.formats.Span("a.txt", first_byte=0, num_samples=2))
+    >>> len(records), records.sample(1)
+    (2, {'text': 'two'})
+    """
 
     def __len__(self) -> int: ...
 
@@ -54,12 +69,18 @@ class ColumnRecords(Protocol):
 
 
 class Span(NamedTuple):
-    """Some consecutive samples of one shard, as the index knows them: passed to `Format.parse` with their bytes.
+    r"""Some consecutive samples of one shard, as the index knows them: passed to `Format.parse` with their bytes.
 
     ``shard`` is the name of the shard, ``first_byte`` the position of the bytes in the shard, and ``head`` the head
     from `Format.scan`. ``sample_starts`` are offsets into the bytes, shape (num_samples + 1,), or None if the index has
     no offsets: for pieces, and in very large datasets, where the format finds the offsets. A span is a plain tuple,
     since every chunk creates a span.
+
+    Examples
+    --------
+    >>> span = shoal.formats.Span("a.txt", first_byte=100, num_samples=2, sample_starts=[0, 4, 8])
+    >>> shoal.formats.Text().parse(b"one\ntwo\n", span).sample(0)
+    {'text': 'one'}
     """
 
     shard: str
@@ -168,10 +189,17 @@ class About(NamedTuple):
 
 
 class Format(ABC):
-    """One shard format: the base class of all formats.
+    r"""One shard format: the base class of all formats.
 
     A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else is optional: an
     attribute such as `has_columns` declares an ability, and the defaults fit a format without the ability.
+
+    Examples
+    --------
+    >>> lines, data = shoal.formats.Text(), b"one\ntwo\n"
+    >>> scan = lines.scan(lambda first_byte, end_byte: data[first_byte:end_byte], len(data), shard="a.txt")
+    >>> lines.parse(data, shoal.formats.Span("a.txt", 0, 2, scan.sample_starts)).sample(1)
+    {'text': 'two'}
     """
 
     name: str

@@ -21,7 +21,7 @@ BEHIND_BYTES = 3 * 512
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
-    """The byte ranges of the samples of a shard.
+    r"""The byte ranges of the samples of a shard.
 
     ``sample_starts`` has shape (num_samples + 1,), int64, ascending: sample ``i`` occupies bytes
     ``[sample_starts[i], sample_starts[i + 1])`` of the shard. Bytes between two samples (directories, links, blank
@@ -37,6 +37,12 @@ class ShardScan:
     piece needs the first bytes of the next piece, ``piece_ends``, shape (num_pieces,), int64, ascending, holds the end
     of the bytes of each piece; the last end equals the last of ``sample_starts``, and piece ``i`` ends at or before the
     start of piece ``i + 2``.
+
+    Examples
+    --------
+    >>> data = b"one\ntwo\n"
+    >>> shoal.formats.Text().scan(lambda first, end: data[first:end], len(data), shard="a.txt").sample_starts
+    array([0, 4, 8])
     """
 
     sample_starts: NDArray[np.int64]

@@ -52,6 +52,13 @@ class DataLoader:
     ------
     UsageError
         The batches do not fit the sharding, or the ranks differ from the parts of the processes in the sharding.
+
+    Examples
+    --------
+    >>> for batch in loader:
+    ...     texts, labels = batch["txt"], batch["cls"]
+    >>> labels, len(loader)
+    (Array([0, 0, 0, 0, 0, 0, 1, 0], dtype=int32), 25)
     """
 
     def __init__(
@@ -81,27 +88,66 @@ class DataLoader:
 
     @property
     def decoding(self) -> str:
-        """The threads that decode, and the reason: "2 threads: ..."."""
+        """The threads that decode, and the reason: "2 threads: ...".
+
+        Examples
+        --------
+        >>> loader.decoding
+        'one thread: no stage decodes images, audio or video, or tokenizes'
+        """
         return _threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:
-        """Return the number of batches in a whole epoch, the same in all processes."""
+        """Return the number of batches in a whole epoch, the same in all processes.
+
+        Examples
+        --------
+        >>> len(loader)
+        25
+        """
         return self.dataset.stream.length(exactly=True)
 
     def __iter__(self) -> DataIterator:
-        """Begin at the loaded position of this epoch, else at its start."""
+        """Iterate from the loaded position of this epoch, else from the start of the epoch.
+
+        Examples
+        --------
+        >>> next(iter(loader))["cls"]
+        Array([2, 0, 1, 0, 0, 2, 0, 0], dtype=int32)
+        """
         return DataIterator(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next; does nothing if it is the current one."""
+        """Start the next iterator at the beginning of this epoch; for the current epoch, the position stays.
+
+        Examples
+        --------
+        >>> loader.set_epoch(3)
+        >>> loader.state_dict()["epoch"]
+        3
+        """
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""
+        """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`.
+
+        Examples
+        --------
+        >>> batch = next(iter(loader))
+        >>> loader.state_dict()["position"]
+        8
+        """
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`.
+
+        Examples
+        --------
+        >>> loader.load_state_dict(loader.dataset.state_at(160))
+        >>> sum(1 for batch in loader)
+        5
+        """
         self.dataset.load_state_dict(state)
 
 
@@ -109,6 +155,15 @@ class DataIterator:
     """Iterator over batches, with the protocol of Grain's iterators: ``next``, `get_state`, `set_state`.
 
     After an error it raises the same error again, so that a failed epoch does not look finished.
+
+    Examples
+    --------
+    >>> iterator = iter(loader)
+    >>> batch, state = next(iterator), iterator.get_state()
+    >>> second = next(iterator)
+    >>> iterator.set_state(state)
+    >>> next(iterator)["txt"] == second["txt"]
+    True
     """
 
     def __init__(self, loader: DataLoader) -> None:
@@ -117,7 +172,15 @@ class DataIterator:
         self._begin()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after all yielded batches: a few integers, the same in all processes."""
+        """Return the state after all yielded batches: a few integers, the same in all processes.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> batch = next(iterator)
+        >>> iterator.get_state()["position"]
+        8
+        """
         return self._iteration.state_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -127,6 +190,13 @@ class DataIterator:
         ------
         StateError
             The state belongs to another dataset, seed or order; the iterator does not move.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> iterator.set_state(loader.dataset.state_at(160))
+        >>> sum(1 for batch in iterator)
+        5
         """
         self._loader.dataset.load_state_dict(state)
         self.close()
@@ -151,12 +221,28 @@ class DataIterator:
 
         Unlike `close`, it works in a signal handler, also between two epochs. The state still counts all yielded
         batches.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> batch = next(iterator)
+        >>> iterator.stop()
+        >>> list(iterator), iterator.get_state()["position"]
+        ([], 8)
         """
         self._is_over = self._is_stopped = True
         self._iteration.stop()
 
     def close(self) -> None:
-        """Stop making and yielding batches."""
+        """Stop making and yielding batches.
+
+        Examples
+        --------
+        >>> iterator = iter(loader)
+        >>> iterator.close()
+        >>> list(iterator)
+        []
+        """
         self._is_over = True
         self._iteration.close()
 
@@ -198,6 +284,14 @@ def partition(dataset: Dataset, sharding: Any) -> Dataset:
     UsageError
         The sharding splits more than rows, leaves this process out, or lets two processes share only a part of their
         rows.
+
+    Examples
+    --------
+    >>> import jax
+    >>> mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    >>> rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    >>> len(shoal.jax.DataLoader(shoal.jax.partition(ds.batch(8, remainder="drop"), rows), sharding=rows))
+    25
     """
     rank, world_size = _rank_of_rows(sharding)
     return dataset.partition(rank=rank, world_size=world_size)
@@ -214,6 +308,10 @@ def compare_ranks(source: Dataset | DataLoader) -> None:
     ------
     UsageError
         Processes differ; raised in all processes, with the ranks, the fields and both values.
+
+    Examples
+    --------
+    >>> shoal.jax.compare_ranks(loader)  # raises an error in all processes if they differ
     """
     jax = _jax_library()
     if jax.process_count() == 1:

@@ -36,20 +36,15 @@ class LiveDataset:
 
     The stream has one position, which only moves forward: a second loop goes on where the first stopped. Verbs return a
     new dataset at the start of the source. There are no epochs, no length and no access by number; `shoal.open` offers
-    them for samples in shards. The shuffle buffer holds samples of the source; they go through `map`, `filter` and the
-    other stages when they leave it.
+    all three for samples in shards. The shuffle buffer holds samples of the source; `map`, `filter` and the other
+    stages process a sample when it leaves the buffer.
 
     Examples
     --------
-    >>> import itertools, shoal
-    >>> ds = shoal.from_iterable(lambda: itertools.count(), replay=True).shuffle(seed=0, buffer=100).batch(4)
-    >>> iterator = iter(ds)
-    >>> first = next(iterator)
-    >>> state = ds.state_dict()
-    >>> again = shoal.from_iterable(lambda: itertools.count(), replay=True).shuffle(seed=0, buffer=100).batch(4)
-    >>> again.load_state_dict(state)
-    >>> bool((next(iter(again)) == next(iterator)).all())
-    True
+    >>> live
+    <shoal.LiveDataset: an iterable (list)>
+    >>> [batch["txt"] for batch in live.decode().shuffle(seed=0, buffer=4).batch(4)]
+    [['cat 1', 'cat 3', 'cat 5', 'cat 2'], ['cat 4', 'cat 0']]
     """
 
     def __init__(self, spec: LiveSpec, name: str) -> None:
@@ -97,6 +92,11 @@ class LiveDataset:
         ------
         UsageError
             The size is invalid or missing, or the stream is shuffled or in batches already.
+
+        Examples
+        --------
+        >>> [sample["txt"] for sample in live.shuffle(seed=0, buffer=4)]
+        [b'cat 1', b'cat 3', b'cat 5', b'cat 2', b'cat 4', b'cat 0']
         """
         if unknown or buffer is None:
             arguments = ", ".join(f"{name}=" for name in unknown) or "no size"
@@ -113,6 +113,11 @@ class LiveDataset:
         With ``seed=True`` the call is ``function(sample, rng)``, as in `Dataset.map`; the numbers follow from the seed
         of `shuffle` and the place of the sample in its source. If the function raises an error, the stream skips and
         counts the sample (``num_failed``): the next ``next()`` goes on with the following sample.
+
+        Examples
+        --------
+        >>> list(live.map(lambda sample: len(sample["txt"])))
+        [5, 5, 5, 5, 5, 5]
         """
         as_choice("map(generator=)", generator, GENERATORS)
         if seed is not False:
@@ -122,7 +127,13 @@ class LiveDataset:
         return self._then(Map(function), "map()")
 
     def filter(self, function: Callable[[Any], Any]) -> Self:
-        """Keep samples if the function returns true; batches are full nevertheless."""
+        """Keep samples if the function returns true; batches are full nevertheless.
+
+        Examples
+        --------
+        >>> list(live.filter(lambda sample: sample["txt"] > b"cat 3"))
+        [{'txt': b'cat 4', 'cls': b'0'}, {'txt': b'cat 5', 'cls': b'0'}]
+        """
         return self._then(Filter(function), "filter()")
 
     def decode(
@@ -131,7 +142,13 @@ class LiveDataset:
         size: int | tuple[int, int] | None = None,
         allow_pickle: bool = False,
     ) -> Self:
-        """Decode fields by suffix, as `Dataset.decode` does."""
+        """Decode fields by suffix, as `Dataset.decode` does.
+
+        Examples
+        --------
+        >>> next(iter(live.decode()))
+        {'txt': 'cat 0', 'cls': 0}
+        """
         if features := [name for name in decoders if isinstance(name, str) and name in FEATURES]:
             msg = f"decode({features[0]!r}) follows the features of a dataset, but a live stream has none"
             raise UsageError(msg, hint='name decoders by suffix: decode("pil"), decode({"m4a": function})')
@@ -141,25 +158,53 @@ class LiveDataset:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.
 
         Paths lead into fields, as in `Dataset.rename`.
+
+        Examples
+        --------
+        >>> next(iter(live.rename(text="txt", label="cls")))
+        {'text': b'cat 0', 'label': b'0'}
         """
         return self._then(Rename.of(names), "rename()")
 
     def columns(self, *names: str) -> Self:
-        """Keep only these fields."""
+        """Keep only these fields.
+
+        Examples
+        --------
+        >>> next(iter(live.columns("txt")))
+        {'txt': b'cat 0'}
+        """
         return self._then(SelectColumns(as_texts("columns", names)), "columns()")
 
     def to_tuple(self, *names: str) -> Self:
-        """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`."""
+        """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`.
+
+        Examples
+        --------
+        >>> next(iter(live.decode().to_tuple("txt", "cls")))
+        ('cat 0', 0)
+        """
         return self._then(ToTuple(as_texts("to_tuple", names)), "to_tuple()")
 
     def format(self, name: str) -> Self:
-        """Convert batches, or samples, to "python", "numpy", "arrow" or "torch" values, as `Dataset.format` does."""
+        """Convert batches, or samples, to "python", "numpy", "arrow" or "torch" values, as `Dataset.format` does.
+
+        Examples
+        --------
+        >>> next(iter(live.decode().columns("cls").batch(3).format("python")))
+        {'cls': [0, 0, 0]}
+        """
         return self._with(formatting=Formatting.named(name))
 
     def batch(self, size: int, *, remainder: str = "keep") -> Self:
         """Group samples into batches of ``size``, collated as in `Dataset.batch`.
 
         At the end of the source, ``remainder="drop"`` leaves out the last incomplete batch.
+
+        Examples
+        --------
+        >>> [batch["txt"] for batch in live.decode().batch(4)]
+        [['cat 0', 'cat 1', 'cat 2', 'cat 3'], ['cat 4', 'cat 5']]
         """
         self._refuse_after_batch("batch()")
         number = count_of(size, "batch()")
@@ -169,13 +214,25 @@ class LiveDataset:
         return self._with(batch_size=number, remainder=remainder)
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
-        """Set the rank and world size, as `Dataset.partition` does."""
+        """Set the rank and world size, as `Dataset.partition` does.
+
+        Examples
+        --------
+        >>> [sample["txt"] for sample in live.partition(rank=1, world_size=2)]
+        [b'cat 1', b'cat 3', b'cat 5']
+        """
         return self._with(ranks=Ranks.of_arguments(rank, world_size, replicate))
 
     # ---- the run
 
     def __iter__(self) -> LiveRun:
-        """Continue at the position of this dataset; look for more samples if the source had ended."""
+        """Continue at the position of this dataset; look for more samples if the source had ended.
+
+        Examples
+        --------
+        >>> next(iter(live))["txt"], next(iter(live))["txt"]
+        (b'cat 0', b'cat 1')
+        """
         self._run().begin()
         return self._run()
 
@@ -197,6 +254,12 @@ class LiveDataset:
         ------
         UsageError
             With ``contents=True``: a sample in the buffer has a value of an unsupported type.
+
+        Examples
+        --------
+        >>> sample = next(iter(live))
+        >>> live.state_dict()
+        {'live': 1, 'kind': 'iterable', 'rank': 0, ..., 'source': {'next': 1}, 'places': [], 'check': '...'}
         """
         return self._run().state_dict(contents=contents)
 
@@ -211,11 +274,27 @@ class LiveDataset:
         StateError
             The state is of another kind of source, shuffle or rank, or was changed; or the source cannot continue from
             it.
+
+        Examples
+        --------
+        >>> texts = ["a", "b", "c", "d"]
+        >>> live, resumed = shoal.from_iterable(texts), shoal.from_iterable(texts)
+        >>> first = next(iter(live))
+        >>> resumed.load_state_dict(live.state_dict())
+        >>> list(resumed)
+        ['b', 'c', 'd']
         """
         self._run().load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters of this rank since this dataset object was made."""
+        """Return the counters of this rank since this dataset object was made.
+
+        Examples
+        --------
+        >>> batches = list(live := live.batch(4))
+        >>> live.stats()
+        {'num_taken': 6, 'num_samples': 6, 'num_batches': 2, 'num_filtered': 0, 'num_failed': 0, ...}
+        """
         return self._run().stats()
 
     def _run(self) -> LiveRun:

@@ -49,7 +49,7 @@ def from_iterable(
 
     Examples
     --------
-    >>> [batch.tolist() for batch in from_iterable(range(5)).batch(2)]
+    >>> [batch.tolist() for batch in shoal.from_iterable(range(5)).batch(2)]
     [[0, 1], [2, 3], [4]]
     """
     samples: Any = source
@@ -103,7 +103,7 @@ def from_callable(
     >>> q = queue.Queue()
     >>> for item in (1, 2, 3, None):
     ...     q.put(item)
-    >>> list(from_callable(q.get, sentinel=None))
+    >>> list(shoal.from_callable(q.get, sentinel=None))
     [1, 2, 3]
     """
     call: object = function
@@ -166,11 +166,8 @@ def follow(
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     _ = pathlib.Path(directory, "0.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
-    ...     [sample["x"] for sample in follow(directory, idle_seconds=0)]
-    [1, 2]
+    >>> [sample["text"] for sample in shoal.follow("code", idle_seconds=0)][:3]
+    ['code 0', 'code 1', 'code 2']
     """
     if order not in ORDERS:
         msg = f"files are followed in order of {' or '.join(map(repr, ORDERS))}; got order={order!r}"

@@ -36,6 +36,12 @@ class BoundOrder(Protocol):
     """The order of one epoch of one dataset under one seed.
 
     Consecutive calls of `locate` for multiples of `span` positions cost the least per sample.
+
+    Examples
+    --------
+    >>> bound = shoal.orders.Full().bind([1000], seed=0, epoch=0)
+    >>> bound.num_samples, bound.ids(0, 4), bound.positions(bound.ids(0, 4))
+    (1000, array([457,  12, 140, 666]), array([0, 1, 2, 3]))
     """
 
     @property
@@ -182,7 +188,14 @@ def node_and_lane(
 
 
 class Order(Protocol):
-    """An order of the samples of an epoch, not yet bound to a dataset."""
+    """An order of the samples of an epoch, not yet bound to a dataset.
+
+    Examples
+    --------
+    >>> order = shoal.orders.Window(chunks=256, num_canonical_nodes=16)
+    >>> order.bind([100] * 10_000, seed=0, epoch=0).ids(0, 4)
+    array([218076, 978623,   2646, 501666])
+    """
 
     moves: ClassVar[Moved]
     """An order that moves shards is bound to whole shards as chunks."""

@@ -117,11 +117,9 @@ def pack(
 
     Examples
     --------
-    >>> import tempfile, shoal
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     samples = ({"text": f"document {i}"} for i in range(1000))
-    ...     summary = shoal.pack.pack(samples, directory, format="jsonl", shard_bytes="8KiB")
-    ...     len(summary.shards), shoal.open(directory)[999]
+    >>> samples = ({"text": f"document {number}"} for number in range(1000))
+    >>> summary = shoal.pack.pack(samples, "packed", format="jsonl", shard_bytes="8KiB")
+    >>> len(summary.shards), shoal.open("packed")[999]
     (3, {'text': 'document 999'})
     """
     request = PackRequest.of(
@@ -191,16 +189,11 @@ def plan(
 
     Examples
     --------
-    >>> import tempfile, shoal
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     Path(directory, "in").mkdir()
-    ...     for number in range(100):
-    ...         size = Path(directory, "in", f"{number:03d}.txt").write_text(f"document {number}")
-    ...     job = shoal.pack.plan(f"{directory}/in", f"{directory}/out", shard_bytes="32KiB")
-    ...     counts = [job.run(number).num_samples for number in reversed(range(job.num_units))]
-    ...     counts, job.finish().num_samples
-    ([25, 25, 25, 25], 100)
+    >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB", shuffle=True, seed=0)
+    >>> [job.run(number).num_samples for number in reversed(range(job.num_units))]
+    [50, 50, 50, 50]
+    >>> job.finish().num_samples
+    200
     """
     request = PackRequest.of(
         format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes, columns=columns,

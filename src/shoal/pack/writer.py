@@ -59,12 +59,10 @@ class Writer:
 
     Examples
     --------
-    >>> import tempfile, shoal
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     with shoal.pack.Writer(directory, format="jsonl", columns=["label"]) as writer:
-    ...         for number in range(5):
-    ...             writer.write({"text": f"document {number}", "label": number % 2})
-    ...     shoal.open(directory)[3], writer.summary.num_samples
+    >>> with shoal.pack.Writer("packed", format="jsonl", columns=["label"]) as writer:
+    ...     for number in range(5):
+    ...         writer.write({"text": f"document {number}", "label": number % 2})
+    >>> shoal.open("packed")[3], writer.summary.num_samples
     ({'text': 'document 3', 'label': 1}, 5)
     """
 
@@ -112,13 +110,29 @@ class Writer:
 
     @property
     def num_finished(self) -> int:
-        """Number of samples in shards that an earlier run finished."""
+        """Number of samples in shards that an earlier run finished.
+
+        Examples
+        --------
+        >>> shoal.pack.Writer("packed", format="jsonl").num_finished  # of an earlier run with the same arguments
+        0
+        """
         if self._done is not None:
             return self._done.num_samples
         return sum(part.num_samples for part in self._finished)
 
     def skip_finished(self) -> int:
-        """Skip the samples of finished shards, and return `num_finished`; to be called before any sample is written."""
+        """Skip the samples of finished shards, and return `num_finished`; to be called before any sample is written.
+
+        Examples
+        --------
+        >>> samples = [{"text": f"document {number}"} for number in range(5)]
+        >>> with shoal.pack.Writer("packed", format="jsonl") as writer:
+        ...     for sample in samples[writer.skip_finished() :]:
+        ...         writer.write(sample)
+        >>> writer.summary.num_samples
+        5
+        """
         if self._num_passed:
             msg = f"{self._num_passed} samples were written already"
             raise UsageError(msg, hint="skip before the first is written")
@@ -135,6 +149,13 @@ class Writer:
             The format cannot hold it, or it lacks the value of a column; or another thread is writing.
         StorageError
             A shard could not be written.
+
+        Examples
+        --------
+        >>> with shoal.pack.Writer("packed", format="tar") as writer:
+        ...     writer.write({"__key__": "000000", "txt": "a cat", "cls": 0})
+        >>> shoal.open("packed")[0]
+        {'__key__': '000000', 'txt': b'a cat', 'cls': b'0'}
         """
         try:
             turn = self._turn.pop()  # atomic among threads
@@ -171,6 +192,13 @@ class Writer:
         ------
         UsageError
             No sample was written, or fewer samples than in an earlier run; or the writer has ended with an error.
+
+        Examples
+        --------
+        >>> writer = shoal.pack.Writer("packed", format="jsonl")
+        >>> writer.write({"text": "a cat"})
+        >>> writer.close().num_samples
+        1
         """
         if self.summary is not None:
             return self.summary

@@ -57,7 +57,7 @@ class GrainShuffle:
 
     Examples
     --------
-    >>> GrainShuffle().bind([5, 5], seed=3).ids(0, 10).tolist()
+    >>> shoal.orders.GrainShuffle().bind([5, 5], seed=3).ids(0, 10).tolist()
     [4, 7, 0, 8, 2, 5, 3, 6, 1, 9]
     """
 
@@ -101,7 +101,7 @@ class GrainWindowShuffle:
 
     Examples
     --------
-    >>> GrainWindowShuffle(window_size=4).bind([10], seed=3).ids(0, 10).tolist()
+    >>> shoal.orders.GrainWindowShuffle(window_size=4).bind([10], seed=3).ids(0, 10).tolist()
     [2, 3, 0, 1, 5, 4, 6, 7, 9, 8]
     """
 

@@ -55,7 +55,7 @@ class LitData:
 
     Examples
     --------
-    >>> LitData(batch_size=2).bind([4, 4], seed=42).ids(0, 8).tolist()
+    >>> shoal.orders.LitData(batch_size=2).bind([4, 4], seed=42).ids(0, 8).tolist()
     [2, 1, 0, 3, 7, 6, 4, 5]
     """
 

@@ -91,7 +91,7 @@ def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
 
     Examples
     --------
-    >>> print(text({"num_samples": 7, "wait_seconds": 0.5}, labels={"rank": 0}), end="")
+    >>> print(shoal.prometheus.text({"num_samples": 7, "wait_seconds": 0.5}, labels={"rank": 0}), end="")
     # HELP shoal_samples_total Samples delivered, repeats included.
     # TYPE shoal_samples_total counter
     shoal_samples_total{rank="0"} 7
@@ -125,6 +125,13 @@ def write(
         As for `text`.
     StorageError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> shoal.prometheus.write("rank-0.prom", ds.stats(), labels={"rank": 0})
+    >>> pathlib.Path("rank-0.prom").read_text().splitlines()[2]
+    'shoal_samples_total{rank="0"} 0'
     """
     data = text(stats, labels=labels).encode("utf-8", "replace")
     try:

@@ -38,13 +38,19 @@ class Dataset(StageVerbs):
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
     never changes, apart from its position. A sample is a dict of fields. Sample ids count samples in storage order.
+
+    In all examples ``ds`` is ``shoal.open("data")``, four tar shards of 200 short texts about pets: cats have the ids 0
+    to 119, dogs 120 to 179, owls 180 to 199. The index has the column ``cls``.
+
+    Examples
+    --------
+    >>> ds[0]
+    {'__key__': 'cat/000', 'txt': b'cat 0', 'cls': b'0'}
     """
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
         return f"<shoal.Dataset: {self.stream}>"
-
-    # ---- order and selection
 
     def shuffle(
         self,
@@ -61,20 +67,23 @@ class Dataset(StageVerbs):
         Parameters
         ----------
         order
-            "window" (the default), "none", "full", "block", "buffer", another library's, or an object of
-            `shoal.orders`.
+            "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
         seed
             0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the order's library.
         window
             Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default: 512 MiB.
         chunk
-            Bytes that are read and moved as one unit; default: a 1024th of the window, at least one extent, at most 8
-            MiB.
+            Bytes read and moved as one unit; default: a 1024th of the window, at least an extent, at most 8 MiB.
         num_canonical_nodes
             Number of parts of the dataset to mix separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
         arguments
             Arguments of the order: ``shuffle("block", chunks=64)``.
+
+        Examples
+        --------
+        >>> ds.shuffle(seed=0, window="1GiB").ids(epoch=0, stop=4)
+        array([184, 111, 177,  95])
         """
         arguments |= {"window": window, "chunk": chunk, "num_canonical_nodes": num_canonical_nodes}
         shuffled = type(self)(self.stream.spec.in_order(order_request(order, seed, arguments)))
@@ -85,11 +94,14 @@ class Dataset(StageVerbs):
         """Select samples by id (a list, an array, a mask), or by columns of the index.
 
         Before `shuffle`, ``samples`` are ids of stored samples; after `shuffle`, positions in every epoch. A column
-        takes a value, a collection of values, or a function from the column's array to booleans:
-        ``select(sample_bytes=lambda b: b < 1e6)``. For a column of texts, the function is called once, with an array
-        of the distinct texts: ``select(lang=lambda texts: texts != "de")``. A column of classes holds numbers, and
-        values may be class names: ``select(label="cat")``; a function that compares these numbers with a text is an
-        error. The order stays the same.
+        takes a value, several values, or a function from the column's array to booleans. For a column of texts, the
+        function gets an array of the distinct texts, once: ``select(lang=lambda texts: texts != "de")``. A column of
+        classes holds numbers; a value may be a class name, but a function gets numbers. The order stays the same.
+
+        Examples
+        --------
+        >>> ds.select(cls=["dog", "owl"], sample_bytes=lambda num_bytes: num_bytes < 10_000).num_samples
+        80
         """
         return type(self)(self.stream.spec.selected(samples, columns))
 
@@ -117,31 +129,46 @@ class Dataset(StageVerbs):
         balanced
             If true, all classes have equally many samples in an epoch, give or take one.
         limit
-            Instead of ``balanced``: the maximum number of samples of each class in an epoch, without repeats. The next
-            epoch takes other samples.
+            Instead of ``balanced``: the most samples of a class in an epoch, without repeats; epochs take others.
         num_samples
-            Samples in an epoch; default the number of stored samples. Without other arguments, epochs take the samples
-            in turn.
+            Samples in an epoch; default: all stored samples. Without other arguments, epochs take the samples in turn.
         replacement
-            If false, no sample appears twice in an epoch: high weights are capped, and balanced classes have at most as
-            many samples as the smallest class.
+            If false, no sample appears twice in an epoch: high weights are capped, and balanced classes get at most the
+            size of the smallest class.
 
         Raises
         ------
         UsageError
             Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
+
+        Examples
+        --------
+        >>> print(ds.sample(by="cls", balanced=True).repeats)
+        200 samples an epoch, of 200: 27 come more than once (at most 4 times), and 53 (26.7 %) do not come
         """
         rules = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
         return type(self)(sampled(self.stream.spec, weights=weights, by=by, **rules))
 
     def take(self, num_samples: int) -> Self:
-        """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it.
+
+        Examples
+        --------
+        >>> ds.take(3).ids().tolist(), ds.shuffle(seed=0).take(3).ids().tolist()
+        ([0, 1, 2], [184, 111, 177])
+        """
         spec = self.stream.spec
         num_left = min(count_of(num_samples, "take()"), spec.num_samples)
         return type(self)(spec.only(Runs.span(0, num_left), "take()"))
 
     def skip(self, num_samples: int) -> Self:
-        """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
+        """Skip the first samples: of storage before `shuffle`, of every epoch's order after it.
+
+        Examples
+        --------
+        >>> ds.skip(50).ids(stop=3).tolist()
+        [50, 51, 52]
+        """
         spec = self.stream.spec
         first = min(count_of(num_samples, "skip()"), spec.num_samples)
         return type(self)(spec.only(Runs.span(first, spec.num_samples), "skip()"))
@@ -180,6 +207,11 @@ class Dataset(StageVerbs):
         ------
         UsageError
             `shuffle`, `sample` or `batch` was called before; the column does not exist; or a split gets no sample.
+
+        Examples
+        --------
+        >>> {name: part.num_samples for name, part in ds.split({"train": 0.9, "val": 0.1}).items()}
+        {'train': 185, 'val': 15}
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
@@ -188,9 +220,8 @@ class Dataset(StageVerbs):
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Self:
         """Leave bad batches out of an epoch; all other samples keep their order.
 
-        The order itself is unchanged: states list the omitted positions, and a state saved before this call still
-        loads. Batches are cut from the remaining samples, so all ranks get equally many batches. `ids` returns the
-        unchanged order.
+        States list the omitted positions, and a state saved before this call still loads. Batches are cut from the
+        remaining samples, so all ranks get equally many batches. `ids` returns the unchanged order.
 
         Parameters
         ----------
@@ -201,6 +232,11 @@ class Dataset(StageVerbs):
             depend on the batch size.
         epoch
             The epoch of these steps or positions.
+
+        Examples
+        --------
+        >>> len(ds.shuffle(seed=0).batch(8).without(steps=[2, 3]))
+        23
         """
         gaps = gaps_without(self.stream, steps, positions, count_of(epoch, "without(epoch=)"))
         return type(self)(replace(self.stream.spec, gaps=gaps))
@@ -210,10 +246,13 @@ class Dataset(StageVerbs):
 
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
+
+        Examples
+        --------
+        >>> [len(ds.batch(8).partition(rank=rank, world_size=4)) for rank in range(4)]
+        [7, 7, 7, 7]
         """
         return type(self)(replace(self.stream.spec, ranks=Ranks.of_arguments(rank, world_size, replicate)))
-
-    # ---- batches and reading
 
     def reading(
         self,
@@ -229,7 +268,8 @@ class Dataset(StageVerbs):
     ) -> Self:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
-        May be called anywhere in the chain, once. ``ds[i]`` uses only ``verify``, and raises the sample's error.
+        Call `reading` anywhere in the chain, once. ``ds[i]`` uses only ``verify``, and raises the sample's error. An
+        invalid value, or a second call, raises `UsageError`.
 
         Parameters
         ----------
@@ -239,118 +279,165 @@ class Dataset(StageVerbs):
             `filter`, counted and listed in `stats`. Errors of your functions, of storage, and of a shard that changed
             after indexing are always raised.
         quarantine
-            A JSON Lines file of damaged samples. Samples listed there are left out without being read; samples that
-            "skip" leaves out are added. Several processes of a machine may share it.
+            A JSON Lines file of damaged samples, left out without being read; "skip" adds samples. Processes of a
+            machine may share the file.
         copy
-            If true (the default), values own their bytes. If false, values of tar samples are `memoryview` of the bytes
-            of their chunk, which stays in memory as long as any value: ``pinned_bytes`` in `stats`, on top of the
-            window. Other formats and worker processes always copy.
+            If true (the default), values own their bytes. If false, values of tar samples are `memoryview` of their
+            chunk, which stays in memory, beyond the window, as long as any value (``pinned_bytes`` in `stats`). Other
+            formats and worker processes always copy.
         memory_limit
-            Maximum bytes of chunks in the memory of this process (``"512MiB"``): in use, read ahead and in flight
-            together. If the order needs more, chunks are evicted and read again: ``num_rereads`` in `stats`.
+            Maximum bytes of chunks in the memory of this process (``"512MiB"``): in use, read ahead and in flight. If
+            the order needs more, chunks are evicted and read again: ``num_rereads`` in `stats`.
         verify
             "arrival" compares checksums of the index when bytes arrive from a remote store. "always" also compares
-            checksums of local files, and of samples that are read alone, which are then read with their whole extent.
-            An index has checksums if it was built with ``shoal index --checksum``.
+            checksums of local files, and of samples that are read alone, by reading their whole extent. Only an index
+            of ``shoal index --checksum`` has checksums.
         deadline
-            Seconds of retries of a read from a remote store before its error is raised (by default
-            `deadline_seconds` of `storage_options`, else 120). An attempt in flight at the deadline may finish: it has
-            `timeout_seconds` of `storage_options`, and longer while bytes arrive.
+            Seconds of retries of a read from a remote store before its error is raised (by default `deadline_seconds`
+            of `storage_options`, else 120). An attempt in flight then has `timeout_seconds`, longer while bytes arrive.
         hedge
             If true, a request slower than nearly all others is sent a second time, and the first response is used.
         progress
             If true, show a line on stderr, on rank 0, with throughput and the bottleneck; in a log, every minute.
 
-        Raises
-        ------
-        UsageError
-            An option has an invalid value, or `reading` was called before.
+        Examples
+        --------
+        >>> sum(1 for sample in ds.reading(on_error="skip", verify="always", memory_limit="512MiB"))
+        200
         """
         options = reading_options(
-            on_error=on_error,
-            quarantine=quarantine,
-            copy=copy,
-            memory_limit=memory_limit,
-            verify=verify,
-            deadline=deadline,
-            hedge=hedge,
-            progress=progress,
-        )
+            on_error=on_error, quarantine=quarantine, copy=copy, memory_limit=memory_limit, verify=verify,
+            deadline=deadline, hedge=hedge, progress=progress,
+        )  # fmt: skip
         if self.stream.spec.reading != ReadingOptions():
             msg = "reading() was called before; a second call would override the first"
             raise UsageError(msg, hint="give all options in one call")
         return type(self)(replace(self.stream.spec, reading=options))
 
-    # ---- contents and positions
-
     @property
     def num_samples(self) -> int:
-        """Number of samples in an epoch over all ranks, before any filter; an estimate while `growth` goes on."""
+        """Number of samples in an epoch over all ranks, before any filter; an estimate while `growth` goes on.
+
+        Examples
+        --------
+        >>> ds.num_samples
+        200
+        """
         return self.stream.num_samples(0)
 
     @property
     def growth(self) -> Growth | None:
-        """Shards indexed so far and the estimated number of samples of ``index="grow"``; None for a complete index."""
+        """Shards indexed so far and the estimated number of samples of ``index="grow"``; None for a complete index.
+
+        Examples
+        --------
+        >>> ds.growth is None
+        True
+        """
         return self.stream.growth
 
     @property
     def resolved(self) -> ResolvedOrder:
-        """The order resolved to integers; str() gives a call that reproduces the order even if defaults change."""
+        """The order resolved to integers; str() gives a call that reproduces the order even if defaults change.
+
+        Examples
+        --------
+        >>> print(ds.shuffle(seed=0, window="100KiB").resolved)
+        shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=0, chunk=51200)
+        """
         return cast("ResolvedOrder", self.stream.resolved)  # a `MixedDataset` has a `ResolvedMixture`
 
     @property
     def repeats(self) -> Repeats | None:
-        """Average repeats and gaps of `sample` in an epoch, as numbers and as a sentence; None without `sample`."""
+        """Average repeats and gaps of `sample` in an epoch, as numbers and as a sentence; None without `sample`.
+
+        Examples
+        --------
+        >>> ds.sample(by="cls", balanced=True).repeats.most_copies
+        4
+        """
         return self.stream.spec.repeats
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of the field `cls` (or `label` of Hugging Face), by number; see `class_names`."""
+        """Names of the classes of the field `cls` (or `label` of Hugging Face), by number; see `class_names`.
+
+        Examples
+        --------
+        >>> ds.classes
+        ('cat', 'dog', 'owl')
+        """
         return class_names(self.stream.spec.opened.one("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:
-        """Return the names for a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
+        """Return the names for a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel.
+
+        Examples
+        --------
+        >>> ds.class_names("cls")[2]
+        'owl'
+        """
         return class_names(self.stream.spec.opened.one("class_names()"), as_text("class_names()", field))
 
     def index_column(self, name: str) -> NDArray[Any]:
-        """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""
+        """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only.
+
+        Examples
+        --------
+        >>> ds.index_column("cls")[118:122]
+        array([0, 0, 1, 1])
+        """
         return key_column(self.stream.spec.opened.one("index_column()").index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Return the ids at global positions ``[start, stop)`` of an epoch, without reading data; 0.1 us per id."""
+        """Return the ids at global positions ``[start, stop)`` of an epoch, without reading data; 0.1 us per id.
+
+        Examples
+        --------
+        >>> ds.shuffle(seed=0).ids(epoch=1, stop=4)
+        array([186,  36,  69, 179])
+        """
         resolved, epoch = self.stream.resolved, count_of(epoch, "ids(epoch=)")
         order = resolved.untouched(epoch)
         if stop is None and order.num_samples > FOREVER // 2:
-            raise UsageError(
-                "ids() without stop= needs the end of the epoch, and this mixture has no end",
-                hint="ids(epoch, start, stop)",
-            )
+            msg = "ids() without stop= needs the end of the epoch, and this mixture has no end"
+            raise UsageError(msg, hint="ids(epoch, start, stop)")
         return resolved.samples_of(epoch, order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
-        """Return the sample ids of a rank at a step of an epoch that began at position 0, repeats included."""
+        """Return the sample ids of a rank at a step of an epoch that began at position 0, repeats included.
+
+        Examples
+        --------
+        >>> ds.shuffle(seed=0).batch(4).batch_ids(10, rank=1, world_size=2)
+        array([ 45, 162,  18, 165])
+        """
         ids = self.stream.batch_of_order("batch_ids", step, epoch, rank, world_size)
         return self.stream.resolved.samples_of(epoch, ids)
 
     def quality(self, *, batch: int | None = None, key: Any = None, rho: float | None = None) -> ShuffleQuality:
         """Predict how well batches will be mixed, from the index and the order alone; no data is read.
 
-        Predictions are within 10 % of measurements; orders without a formula are measured: storage order, and a buffer
-        with a key. `shoal.measure.audit` measures any order. For ``index="grow"``, ``first_epoch`` of the result
-        predicts the first epoch, which mixes few shards at first; the prediction does not wait for the index.
+        Predictions are within 10 % of measurements (`shoal.measure.audit`). Storage order, and a buffer with a key,
+        have no formula and are measured. With ``index="grow"``, the result does not wait for the index, and its
+        ``first_epoch`` predicts the first epoch, which mixes few shards at first.
 
         Parameters
         ----------
         batch
             Samples in a global batch; default: the global batch of `batch`, else 256.
         key
-            The property to mix: the label of each sample by id, a column of the index (``"label"``), ``"shard"`` or
-            ``"bytes"``. The correlation of the property inside chunks is measured. Default: the worst case, each
-            chunk of a single kind.
+            The property to mix: the label of each sample by id, a column of the index, ``"shard"`` or ``"bytes"``; its
+            correlation inside chunks is measured. Default: the worst case, each chunk of a single kind.
         rho
             The correlation inside chunks, if you know it: 0 for data shuffled before writing, 1 for the worst case.
+
+        Examples
+        --------
+        >>> round(ds.shuffle(seed=0).quality(batch=16, key="cls").vr[16], 1)
+        1.0
         """
         stream = self.stream
         if batch is None and stream.spec.batching is not None:
@@ -365,17 +452,23 @@ class Dataset(StageVerbs):
         """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`.
 
         With ``index="grow"`` the length is an estimate until all shards are indexed; until then loaders have no length,
-        since ranks would disagree.
+        since ranks would disagree. `TypeError` if the length is known only after reading (`filter`), or has no end.
 
-        Raises
-        ------
-        TypeError
-            The length of an epoch is known only after reading (`filter`), or the epoch has no end.
+        Examples
+        --------
+        >>> len(ds), len(ds.batch(32))
+        (200, 7)
         """
         return self.stream.length()
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
-        """Return the sample with this id, after all stages except filters; one read."""
+        """Return the sample with this id, after all stages except filters; one read.
+
+        Examples
+        --------
+        >>> ds.decode()[125]
+        {'__key__': 'dog/005', 'txt': 'dog 5', 'cls': 1}
+        """
         refuse_as_list()
         return self.stream.by_id[sample_id]
 
@@ -383,6 +476,11 @@ class Dataset(StageVerbs):
         """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
 
         Item ``i`` is ``ds[i]``: in the format set by `format`, and verified with ``reading(verify="always")``.
+
+        Examples
+        --------
+        >>> ds.decode().as_map()[125]["txt"]
+        'dog 5'
         """
         if self.stream.spec.has_filters:
             msg = "as_map() gives a sample for every id, but this dataset has a filter()"
@@ -390,6 +488,12 @@ class Dataset(StageVerbs):
         return self.stream.by_id
 
     def to_hf(self, *, features: Any = None) -> Any:
-        """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
+        """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`.
+
+        Examples
+        --------
+        >>> next(iter(ds.decode().to_hf()))
+        {'__key__': 'cat/000', 'txt': 'cat 0', 'cls': 0}
+        """
         # The only import of a higher layer: here, so that no framework is imported without a request.
         return importlib.import_module("shoal.huggingface").to_hf(self, features=features)

@@ -82,6 +82,15 @@ def open_dataset(
         has several.
     IndexFileError, ShardError, StorageError
         See `shoal.errors`.
+
+    Examples
+    --------
+    >>> shoal.open("data")
+    <shoal.Dataset: 200 samples of 4 tar shards>
+    >>> shoal.open("data/train-{000000..000001}.tar").num_samples
+    100
+    >>> shoal.open("data", index_columns=["txt:len"]).index_column("txt:len")[:3]
+    array([5, 5, 5])
     """
     shards = partial(_open_shards, publish_index=publish_index, index_columns=index_columns, cache=cache)
     if format is None and is_mixture_file(source):

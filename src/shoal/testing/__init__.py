@@ -1,7 +1,7 @@
-"""HOW DO I PROVE MINE? A server and a store with faults, damaged bytes, and a check of shard formats.
+"""Tools for tests of your own stores, formats and training scripts.
 
-For tests of your own stores, formats and training scripts; needs no test framework, and `import shoal` does not load
-it.
+A server and a store with faults, damaged bytes, and a check of shard formats. `shoal.testing` needs no test framework,
+and `import shoal` does not load this module.
 
 >>> from urllib.request import Request, urlopen
 >>> with RangeServer({"train/a.bin": b"0123456789"}) as server:

@@ -58,9 +58,11 @@ class Fault:
     from 0, over all requests with a path that matches ``path`` (an `fnmatch` pattern). The first fault in a list that
     affects a request wins.
 
-    >>> Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
+    Examples
+    --------
+    >>> shoal.testing.Fault("status", probability=0.1, status=429, retry_after_seconds=1).happens(number=0, draw=0.05)
     True
-    >>> Fault("changed", requests=range(100, 10**9), path="*.tar").happens(number=99, draw=0.0)
+    >>> shoal.testing.Fault("changed", requests=range(100, 10**9), path="*.tar").happens(number=99, draw=0.0)
     False
     """
 

@@ -30,19 +30,14 @@ class FaultyStore(StoreWrapper):
 
     Examples
     --------
-    >>> import os, tempfile
     >>> from shoal.storage.files.local_store import LocalStore
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     path = os.path.join(directory, "a")
-    ...     store = FaultyStore(LocalStore(), [Fault("status", requests=[0], retry_after_seconds=3)])
-    ...     store.put(path, b"0123")
-    ...     try:
-    ...         store.read_range(path, 0, 2)
-    ...     except StorageError as error:
-    ...         print(error.transient, error.retry_after_seconds)
-    ...     store.read_range(path, 0, 2)
-    True 3
-    b'01'
+    >>> store = shoal.testing.FaultyStore(LocalStore(), [shoal.testing.Fault("status", requests=[0])])
+    >>> store.read_range("pets.csv", 0, 4)
+    Traceback (most recent call last):
+    ...
+    shoal.errors.StorageError: pets.csv: the answer was 503 (a fault of the test)
+    >>> store.read_range("pets.csv", 0, 4)
+    b'name'
     """
 
     def __init__(

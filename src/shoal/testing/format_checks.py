@@ -23,7 +23,14 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FormatReport:
-    """The extent of a check: numbers of shards, samples, spans of pieces, and damaged shards."""
+    r"""The extent of a check: numbers of shards, samples, spans of pieces, and damaged shards.
+
+    Examples
+    --------
+    >>> shards = {"a.txt": (b"one\ntwo\n", [{"text": "one"}, {"text": "two"}])}
+    >>> shoal.testing.check_format(shoal.formats.Text(), shards, num_damaged=6)
+    FormatReport(num_shards=1, num_samples=2, num_spans=3, damage=DamageCount(num_tried=6, num_refused=3))
+    """
 
     num_shards: int
     num_samples: int
@@ -40,7 +47,7 @@ def check_format(
     num_damaged: int = 120,
     memory_limit_bytes: int = 64 * _MIB,
 ) -> FormatReport:
-    """Check that a format finds the samples of each shard, returns them, and refuses damaged samples.
+    r"""Check that a format finds the samples of each shard, returns them, and refuses damaged samples.
 
     ``shards`` maps the name of a shard to its bytes and its samples. Pass several: without samples, with a single huge
     sample, with the rare features of your format. ``same_as`` are formats that must give equal results on shards up to
@@ -57,6 +64,12 @@ def check_format(
     ------
     AssertionError
         The format fails a check; the message names the check and the shard.
+
+    Examples
+    --------
+    >>> shards = {"a.txt": (b"one\ntwo\n", [{"text": "one"}, {"text": "two"}])}
+    >>> shoal.testing.check_format(shoal.formats.Text(), shards, num_damaged=6).num_spans
+    3
     """
     format, others = as_format(format), tuple(map(as_format, same_as))  # noqa: A001
     counts = [

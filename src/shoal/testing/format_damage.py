@@ -29,7 +29,13 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Damaged bytes, the kind of damage, and the first byte that it touched."""
+    """Damaged bytes, the kind of damage, and the first byte that it touched.
+
+    Examples
+    --------
+    >>> next(shoal.testing.damaged(b"0123456789", 1, seed=1))
+    Damage(kind='cut', byte=1, data=b'0')
+    """
 
     kind: DamageKind
     byte: int
@@ -41,7 +47,9 @@ def damaged(data: bytes, count: int, *, seed: int = 0) -> Iterator[Damage]:
 
     Each copy takes O(len(data)). Some copies may by chance equal ``data``.
 
-    >>> [damage.kind for damage in damaged(b"0123456789", 6)]
+    Examples
+    --------
+    >>> [damage.kind for damage in shoal.testing.damaged(b"0123456789", 6)]
     ['cut', 'flip', 'lie', 'repeat', 'remove', 'insert']
     """
     if not data:
@@ -86,7 +94,14 @@ def _flipped(data: bytes, words: list[int]) -> Damage:
 
 @dataclass(frozen=True, slots=True)
 class DamageCount:
-    """Number of damaged shards, and number of damaged shards that the format refused at least in part."""
+    r"""Number of damaged shards, and number of damaged shards that the format refused at least in part.
+
+    Examples
+    --------
+    >>> shards = {"a.txt": (b"one\ntwo\n", [{"text": "one"}, {"text": "two"}])}
+    >>> shoal.testing.check_format(shoal.formats.Text(), shards, num_damaged=6).damage
+    DamageCount(num_tried=6, num_refused=3)
+    """
 
     num_tried: int = 0
     num_refused: int = 0

@@ -28,6 +28,14 @@ class Exchange:
     """One request and its response: ``num_bytes`` of the object, from ``first_byte``, sent with ``status``.
 
     ``status`` is 0 after a reset before the response; ``fault`` is the injected fault.
+
+    Examples
+    --------
+    >>> from urllib.request import urlopen
+    >>> with shoal.testing.RangeServer({"a": b"0123"}) as server, urlopen(server.url_of("a")) as answer:
+    ...     data = answer.read()
+    >>> server.exchanges
+    [Exchange(method='GET', path='a', status=200, first_byte=0, num_bytes=4, fault=None)]
     """
 
     method: str
@@ -68,7 +76,7 @@ class RangeServer:
     --------
     >>> from urllib.request import urlopen
     >>> from urllib.error import HTTPError
-    >>> with RangeServer({"a": b"0123"}, faults=[Fault("status", requests=[0])]) as server:
+    >>> with shoal.testing.RangeServer({"a": b"0123"}, faults=[shoal.testing.Fault("status", requests=[0])]) as server:
     ...     for _ in range(2):
     ...         try:
     ...             with urlopen(server.url_of("a")) as answer:

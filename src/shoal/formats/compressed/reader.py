@@ -55,8 +55,14 @@ _AT_ONCE_BYTES = 4 << 20  # of compressed bytes, read at a time
 class Compressed(Format):
     """The format of another format's shards, compressed with gzip, zlib, bzip2, xz, zstd, brotli or snappy.
 
-    A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of the
-    content.
+    A shard with more than ``limit_bytes`` of content is refused before it fills the memory. Errors count bytes of the
+    content, not of the compressed shard.
+
+    Examples
+    --------
+    >>> packed = shoal.pack.pack([{"text": "a cat"}, {"text": "a dog"}], "packed", format="jsonl.gz")
+    >>> shoal.open("packed", format=shoal.formats.Compressed(shoal.formats.JsonLines(), "gz", limit_bytes=1 << 40))[1]
+    {'text': 'a dog'}
     """
 
     scan_rule = 1

@@ -47,10 +47,16 @@ class Folder(Format):
     columns of its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory or above.
 
     ``labels`` turns ``cls`` on or off; the default is on if there is no such table and files lie in directories.
-    ``classes`` are the names of the classes by number; by default the names of all directories beside each other,
-    sorted, empty ones included, in all splits (``train/cat``, ``val/cat``). ``below_splits`` says that names begin with
-    the directory of a split, and is set automatically. Files with these ``suffixes`` count: by default images, audio,
-    video and numpy.
+    ``classes`` are the names of the classes by number. The default is the sorted names of the directories, including
+    empty directories, in all splits (``train/cat``, ``val/cat``). ``below_splits``, which is set automatically, is true
+    if names begin with the directory of a split. ``suffixes`` are the suffixes of sample files: by default images,
+    audio, video and numpy.
+
+    Examples
+    --------
+    >>> pets = shoal.open("pets", format=shoal.formats.Folder(suffixes=(".txt",), field="text"))
+    >>> pets[125], pets.classes
+    ({'__key__': 'dog/005', 'text': b'dog 5', 'cls': 1}, ('cat', 'dog', 'owl'))
     """
 
     name: str = "folder"

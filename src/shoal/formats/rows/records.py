@@ -22,7 +22,15 @@ _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it ag
 
 
 class BadRecordError(ValueError):
-    """Bytes that are not a valid sample; ``byte`` is the offset of the defect in these bytes, ``hint`` the remedy."""
+    """Bytes that are not a valid sample; ``byte`` is the offset of the defect in these bytes, ``hint`` the remedy.
+
+    Examples
+    --------
+    >>> raise shoal.formats.BadRecordError("the record begins with a length of 7 bytes, but has 3 bytes", byte=4)
+    Traceback (most recent call last):
+    ...
+    shoal.formats.rows.records.BadRecordError: the record begins with a length of 7 bytes, but has 3 bytes
+    """
 
     def __init__(self, what: str, *, byte: int = 0, hint: str = _OTHER_FILE) -> None:
         super().__init__(what)
@@ -43,9 +51,15 @@ CutRecord = Callable[[Buffer, int, int], Sample | None]
 def borders_in(
     buffer: Buffer, span: Span, walk: Callable[[], Sequence[int]], *, what: str = "samples"
 ) -> Sequence[int]:
-    """Return the offsets where a span's samples begin and the last one ends: from the index, else from ``walk``.
+    r"""Return the offsets where a span's samples begin and the last one ends: from the index, else from ``walk``.
 
     Raises `ShardError` if there are not ``span.num_samples`` samples, or an offset lies outside the buffer.
+
+    Examples
+    --------
+    >>> span = shoal.formats.Span("a.txt", first_byte=0, num_samples=2)  # without sample_starts
+    >>> shoal.formats.borders_in(b"one\ntwo\n", span, lambda: [0, 4, 8])
+    [0, 4, 8]
     """
     is_known = span.sample_starts is not None
     starts = walk() if span.sample_starts is None else span.sample_starts
@@ -67,11 +81,18 @@ def compact(borders: NDArray[np.int64]) -> Sequence[int]:
 
 
 class CutRecords:
-    """Some consecutive samples, handed out by number; each is decoded on request.
+    r"""Some consecutive samples, handed out by number; each is decoded on request.
 
     ``starts`` are their borders in ``buffer``, shape (len + 1,); ``crcs`` returns the layout CRCs, and ``columns``, if
     given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes a sample where it lies,
     or returns None to leave it to ``decode``.
+
+    Examples
+    --------
+    >>> data, span = b"one\ntwo\n", shoal.formats.Span("a.txt", first_byte=0, num_samples=2)
+    >>> parts = {"decode": lambda line: {"text": line.decode().rstrip()}, "crcs": lambda: np.zeros(2, dtype=np.uint32)}
+    >>> shoal.formats.CutRecords(data, [0, 4, 8], span, **parts).sample(1)
+    {'text': 'two'}
     """
 
     __slots__ = ("_columns", "_crcs", "_cut", "_decode", "_first_byte", "_shard", "_view", "starts")

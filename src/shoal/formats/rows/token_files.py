@@ -50,6 +50,12 @@ class Tokens(Format):
     ------
     UsageError
         ``length`` is not an integer of at least 1, or ``dtype`` is not a type of integers.
+
+    Examples
+    --------
+    >>> windows = shoal.open("tokens.bin", format=shoal.formats.Tokens(1024))
+    >>> len(windows), windows[1]["tokens"][:4]
+    (4, array([1024, 1025, 1026, 1027], dtype=uint16))
     """
 
     name: str = "tokens"

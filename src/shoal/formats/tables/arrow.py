@@ -59,6 +59,12 @@ class Arrow(Format):
     """The format of record batches, as Arrow's writers and Hugging Face ``datasets`` store them; a sample is a row.
 
     Directories named ``column=value`` give a field to all rows below them.
+
+    Examples
+    --------
+    >>> packed = shoal.pack.pack([{"text": "a cat", "label": 0}], "packed", format="arrow")
+    >>> shoal.open("packed", format=shoal.formats.Arrow())[0]
+    {'text': 'a cat', 'label': 0}
     """
 
     name: str = "arrow"

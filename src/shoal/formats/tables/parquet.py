@@ -71,6 +71,12 @@ class Parquet(Format):
 
     ``columns`` are the names of the decoded columns (all by default). Directories named ``column=value`` give a field
     to all rows below them.
+
+    Examples
+    --------
+    >>> packed = shoal.pack.pack([{"text": "a cat", "label": 0}], "packed", format="parquet")
+    >>> shoal.open("packed", format=shoal.formats.Parquet(columns=["label"]))[0]
+    {'label': 0}
     """
 
     name: str = "parquet"

@@ -57,6 +57,13 @@ def from_hf(dataset: Any, *, storage_options: Mapping[str, Any] | None = None, c
     UsageError
         The result cannot be exact, since rows are in memory, repeated, computed by a function, dealt to nodes or
         shuffled in a buffer; the message names the reason and a remedy.
+
+    Examples
+    --------
+    >>> import datasets
+    >>> rows = datasets.load_dataset("json", data_files="web/*.jsonl", split="train", streaming=True)
+    >>> shoal.huggingface.from_hf(rows).shuffle(seed=0)[7]
+    {'text': 'web 7'}
     """
     datasets = datasets_library()
     options: dict[str, Any] = {"storage_options": storage_options, "cache": cache}

@@ -31,6 +31,11 @@ def position_saver(loader: Any, resume_from: str | Path | None = None) -> Any:
     ------
     UsageError
         When training begins: the checkpoint has no position.
+
+    Examples
+    --------
+    >>> from transformers import Trainer  # doctest: +SKIP
+    >>> trainer = Trainer(model, args, callbacks=[shoal.huggingface.position_saver(loader)])  # doctest: +SKIP
     """
     from transformers import TrainerCallback  # noqa: PLC0415  # optional, and slow to import
 

@@ -43,6 +43,12 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     UsageError
         The dataset yields batches, tuples or the part of a rank, which `datasets` makes itself; or `datasets` is
         missing or too old.
+
+    Examples
+    --------
+    >>> stream = shoal.huggingface.to_hf(ds.decode().shuffle(seed=0)).rename_column("txt", "text")
+    >>> next(iter(stream))
+    {'__key__': 'owl/004', 'cls': 2, 'text': 'owl 4'}
     """
     if not isinstance(cast("Any", dataset), Dataset):
         msg = f"to_hf() takes a shoal dataset; got {type(dataset).__name__}"

@@ -48,6 +48,13 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     dataset
         With `Dataset.batch` it yields batches of tensors, and the loader needs ``batch_size=None``; otherwise it yields
         single samples, which the loader batches.
+
+    Examples
+    --------
+    >>> import torch
+    >>> samples = shoal.torch.IterableDataset(ds.decode().shuffle(seed=0))
+    >>> next(iter(torch.utils.data.DataLoader(samples, batch_size=4)))["cls"]
+    tensor([2, 0, 1, 0])
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -68,7 +75,15 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         return self.dataset.stream.length(exactly=True)
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of ``epoch``, in workers too; see `Dataset.set_epoch`."""
+        """Start the next iterator at the beginning of ``epoch``, in workers too; see `Dataset.set_epoch`.
+
+        Examples
+        --------
+        >>> samples = shoal.torch.IterableDataset(ds.shuffle(seed=0))
+        >>> samples.set_epoch(3)
+        >>> next(iter(samples))["__key__"]
+        'cat/087'
+        """
         self.dataset.set_epoch(epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -78,6 +93,13 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         ------
         StateError
             The state is of another worker or rank, another number of workers or ranks, or another dataset or order.
+
+        Examples
+        --------
+        >>> samples = shoal.torch.IterableDataset(ds.shuffle(seed=0))
+        >>> samples.load_state_dict(ds.shuffle(seed=0).state_at(120))
+        >>> sum(1 for sample in samples)
+        80
         """
         if "step" in state:
             self._saved = checked(WORKER, state)

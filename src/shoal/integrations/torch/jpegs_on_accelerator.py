@@ -35,7 +35,7 @@ class JpegDecoder:
 
     Examples
     --------
-    >>> JpegDecoder("jpg", device="cpu")
+    >>> shoal.torch.JpegDecoder("jpg", device="cpu")
     Traceback (most recent call last):
     ...
     shoal.errors.UsageError: JpegDecoder decodes on "cuda"; got device='cpu'

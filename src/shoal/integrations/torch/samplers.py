@@ -17,6 +17,12 @@ class BatchSampler:
     Use: ``torch.utils.data.DataLoader(ds.as_map(), batch_sampler=shoal.torch.BatchSampler(ds))``. A loader requests ids
     ahead of use, so the loop must pass its number of received batches to `state_dict`. Repeats at the end of an epoch
     are not marked.
+
+    Examples
+    --------
+    >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+    >>> next(iter(sampler)), len(sampler)
+    ([184, 111, 177, 95], 50)
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -39,18 +45,41 @@ class BatchSampler:
         return batches_of_ids(self.dataset.stream.iterator_spec())
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch."""
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+        >>> sampler.set_epoch(3)
+        >>> next(iter(sampler))
+        [87, 129, 99, 10]
+        """
         self.dataset.set_epoch(epoch)
 
     def state_dict(self, num_received: int) -> dict[str, Any]:
-        """Return the state after ``num_received`` batches of the current pass; see `Dataset.state_dict`."""
+        """Return the state after ``num_received`` batches of the current pass; see `Dataset.state_dict`.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+        >>> sampler.state_dict(num_received=10)["position"]
+        40
+        """
         stream = self.dataset.stream
         position = stream.iterator_spec().position()
         position.num_yielded = num_received
         return stream.resolved.state_at(*position.resume_point, tokenizers=stream.spec.tokenizers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.BatchSampler(ds.shuffle(seed=0).batch(4))
+        >>> sampler.load_state_dict(sampler.state_dict(num_received=10))
+        >>> sum(1 for ids in sampler)
+        40
+        """
         self.dataset.load_state_dict(state)
 
 
@@ -59,6 +88,14 @@ class Sampler:
 
     For a dataset without batches: torch's loader cuts the batches, so the order is exact only on one rank with equal
     batches, and ranks may get different numbers of batches. Prefer `BatchSampler`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> ds = ds.decode().shuffle(seed=0)
+    >>> loader = torch.utils.data.DataLoader(ds.as_map(), batch_size=4, sampler=shoal.torch.Sampler(ds))
+    >>> next(iter(loader))["cls"]
+    tensor([2, 0, 1, 0])
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -78,7 +115,15 @@ class Sampler:
         return (ids[0] for ids in batches_of_ids(self.dataset.stream.iterator_spec()))
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch."""
+        """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
+
+        Examples
+        --------
+        >>> sampler = shoal.torch.Sampler(ds.shuffle(seed=0))
+        >>> sampler.set_epoch(3)
+        >>> next(iter(sampler))
+        87
+        """
         self.dataset.set_epoch(epoch)
 
 

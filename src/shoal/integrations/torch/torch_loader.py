@@ -108,6 +108,15 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     ------
     UsageError
         Arguments contradict each other, or the dataset decides them.
+
+    Examples
+    --------
+    >>> for epoch in range(2):
+    ...     loader.set_epoch(epoch)
+    ...     for batch in loader:
+    ...         texts, labels = batch["txt"], batch["cls"]
+    >>> labels, len(loader)
+    (tensor([0, 1, 0, 2, 1, 1, 2, 2]), 25)
     """
 
     dataset = Shown[Dataset](counted_in_samples)  # type: ignore[assignment]  # torch has another class of that name
@@ -189,7 +198,13 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     @property
     def decoding(self) -> str:
-        """The threads or processes that decode, and the reason: "2 threads: ..."; also in `stats`."""
+        """The threads or processes that decode, and the reason: "2 threads: ..."; also in `stats`.
+
+        Examples
+        --------
+        >>> loader.decoding
+        'one thread: no stage decodes images, audio or video, or tokenizes'
+        """
         if self.num_workers:
             makers = "worker process" if self.num_workers == 1 else "worker processes"
             return f"{self.num_workers} {makers}: num_workers={self.num_workers} was given"
@@ -203,11 +218,22 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         TypeError
             The length is unknown before the end of the epoch: `filter` with ``refill=True``, sequences packed as they
             come, a mixture without end, or the first epoch of ``index="grow"``. The error names alternatives.
+
+        Examples
+        --------
+        >>> len(loader), len(loader.dataset)
+        (25, 200)
         """
         return self._reported_length.of(self.dataset.stream)
 
     def __iter__(self) -> Iteration | StepsOfPass | AcceleratedPass:  # type: ignore[override]
-        """Iterate like ``iter(dataset)``: from the loaded position, else from the start of the current epoch."""
+        """Iterate like ``iter(dataset)``: from the loaded position, else from the start of the current epoch.
+
+        Examples
+        --------
+        >>> next(iter(loader))["cls"]
+        tensor([2, 0, 1, 0, 0, 2, 0, 0])
+        """
         stream = self.dataset.stream
         num_steps, stay = stream.num_steps_of_pass, stream.stay
         batches = self._begun() if num_steps is None else StepsOfPass(self._begun(), self._begun, stay, num_steps)
@@ -279,23 +305,48 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     @property
     def sampler(self) -> StepSampler:  # type: ignore[override]  # torch sets it
-        """Sampler of the steps of the current epoch, for frameworks that call ``sampler.set_epoch``."""
+        """Sampler of the steps of the current epoch, for frameworks that call ``sampler.set_epoch``.
+
+        Examples
+        --------
+        >>> loader.sampler.set_epoch(3)
+        >>> loader.state_dict()["epoch"]
+        3
+        """
         return StepSampler(self)
 
     @property
     def batch_size(self) -> int | None:  # type: ignore[override]
-        """Samples in a whole batch of this rank; None if batches differ in size."""
+        """Samples in a whole batch of this rank; None if batches differ in size.
+
+        Examples
+        --------
+        >>> loader.batch_size
+        8
+        """
         return self.dataset.stream.batch_size
 
     @property
     def drop_last(self) -> bool:  # type: ignore[override]
-        """True if the last batch is dropped when it is not whole: ``batch(..., remainder="drop")``."""
+        """True if the last batch is dropped when it is not whole: ``batch(..., remainder="drop")``.
+
+        Examples
+        --------
+        >>> loader.drop_last
+        False
+        """
         return self.dataset.stream.partition.remainder == "drop"
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next iterator at the beginning of ``epoch``, unless it is the current epoch.
 
         An iterator that has not yielded a batch moves to this epoch, too. See `Dataset.set_epoch`.
+
+        Examples
+        --------
+        >>> loader.set_epoch(3)
+        >>> loader.state_dict()["epoch"]
+        3
         """
         if self._keeps_epoch:
             self.dataset.stream.cursor.name_epoch()  # the same epoch again
@@ -306,6 +357,12 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         """Begin at the start of an epoch as a framework counts it; see `StepSampler.set_epoch`.
 
         ``num_batches`` is the framework's number of batches for every epoch.
+
+        Examples
+        --------
+        >>> loader.name_epoch(3, num_batches=25)
+        >>> loader.state_dict()["epoch"]
+        3
         """
         loaded = self.dataset.stream.cursor.loaded_epoch
         if loaded is not None:
@@ -314,19 +371,47 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self._reported_length.compare(self.dataset.stream, num_batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""
+        """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`.
+
+        Examples
+        --------
+        >>> batch = next(iter(loader))
+        >>> loader.state_dict()["position"]
+        8
+        """
         return self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state; see `Dataset.load_state_dict`."""
+        """Resume from a saved state; see `Dataset.load_state_dict`.
+
+        Examples
+        --------
+        >>> loader.load_state_dict(loader.dataset.state_at(160))
+        >>> sum(1 for batch in loader)
+        5
+        """
         self.dataset.load_state_dict(state)
 
     def certificate(self) -> dict[str, Any]:
-        """Return a summary of the received samples, in a few numbers; see `Dataset.certificate`."""
+        """Return a summary of the received samples, in a few numbers; see `Dataset.certificate`.
+
+        Examples
+        --------
+        >>> batches = list(loader)
+        >>> loader.dataset.check_certificate(loader.certificate())
+        'epoch 0: all of 200 samples'
+        """
         return self.dataset.certificate()
 
     def stats(self) -> dict[str, Any]:
-        """Return `Dataset.stats`, with the counts of worker processes, and `decoding`."""
+        """Return `Dataset.stats`, with the counts of worker processes, and `decoding`.
+
+        Examples
+        --------
+        >>> batches = list(loader)
+        >>> loader.stats()["num_batches"], loader.stats()["num_samples"]
+        (25, 200)
+        """
         return self.dataset.stats() | {"decoding": self.decoding}
 
     def stop(self) -> None:
@@ -336,6 +421,13 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         if the storage hangs. The loop ends within two seconds of its request for the next batch, or of the stop if
         workers are starting. A stop before or between loops holds as well: no loop yields a batch before `start`, not
         even after a new state or epoch. `is_stopped` tells whether the loader is stopped.
+
+        Examples
+        --------
+        >>> for batch in loader:
+        ...     loader.stop()
+        >>> loader.state_dict()["position"]
+        8
         """
         self._is_stopped, self._has_logged_stop = True, False
         if (newest := self._newest_iteration) is not None:
@@ -343,15 +435,36 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     @property
     def is_stopped(self) -> bool:
-        """True from `stop` to `start`."""
+        """True from `stop` to `start`.
+
+        Examples
+        --------
+        >>> loader.stop()
+        >>> loader.is_stopped
+        True
+        """
         return self._is_stopped
 
     def start(self) -> None:
-        """Let loops yield batches again after `stop`: from a loaded state, else from the start of the epoch."""
+        """Let loops yield batches again after `stop`: from a loaded state, else from the start of the epoch.
+
+        Examples
+        --------
+        >>> loader.stop()
+        >>> loader.start()
+        >>> sum(1 for batch in loader)
+        25
+        """
         self._is_stopped = False
 
     def close(self) -> None:
-        """End persistent workers; iterating again starts new ones."""
+        """End persistent workers; iterating again starts new ones.
+
+        Examples
+        --------
+        >>> loader = shoal.torch.DataLoader(ds.batch(8), num_workers=2, persistent_workers=True)
+        >>> loader.close()
+        """
         if self.persistent_workers and (newest := self._newest_iteration) is not None:
             newest.close()
         kept, self._kept_workers = self._kept_workers, None

@@ -29,6 +29,12 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
     ------
     UsageError
         The mesh has no such dimension, or this process is not in it.
+
+    Examples
+    --------
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> mesh = init_device_mesh("cuda", (16, 8), mesh_dim_names=("dp", "tp"))  # doctest: +SKIP
+    >>> loader = shoal.torch.DataLoader(shoal.torch.partition(ds, mesh, "dp").batch(32))  # doctest: +SKIP
     """
     names = tuple(mesh.mesh_dim_names or ())
     if dims is None and mesh.ndim == 1:
@@ -53,13 +59,17 @@ def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
     """Check once, on every rank before the loop, that all ranks will train on the same data.
 
     The check compares dataset, seed, order, epoch, position, batch size and the number of ranks, and makes sure that
-    each part of the samples has an owner, and all parts have equally many. It is one collective call with some hundred
-    bytes from each rank; it does nothing without a process group.
+    each part of the samples has an owner, and that all parts have equally many owners. The check is one collective call
+    with some hundred bytes from each rank; without a process group, no call is made.
 
     Raises
     ------
     UsageError
         Ranks differ; raised on all ranks, with the ranks, the fields and both values.
+
+    Examples
+    --------
+    >>> shoal.torch.compare_ranks(loader)  # raises an error on all ranks if they differ
     """
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():

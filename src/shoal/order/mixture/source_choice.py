@@ -32,6 +32,12 @@ class Even:
     """Every 64 positions have their sources in proportion, in random order: the default.
 
     At the end of each 64 positions a count is off by about one sample, in between by a few samples.
+
+    Examples
+    --------
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.Even()).source_of(range(16))
+    array([0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0])
     """
 
     name: ClassVar[str] = "even"
@@ -46,6 +52,12 @@ class Random:
     Sources are drawn without replacement: every 65,536 positions have their sources in proportion. So the counts in a
     batch vary as if each sample were drawn independently (1 % less for a batch of 655), yet counts cannot drift, and
     seeking takes milliseconds.
+
+    Examples
+    --------
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.Random()).source_of(range(16))
+    array([0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
     """
 
     name: ClassVar[str] = "random"
@@ -81,6 +93,12 @@ class PerBatch(_InRuns):
     ----------
     samples
         Samples of a global batch, over all ranks.
+
+    Examples
+    --------
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.PerBatch(4)).source_of(range(16))
+    array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
     """
 
     name: ClassVar[str] = "batch"
@@ -95,6 +113,12 @@ class PerRank(_InRuns):
     samples
         Samples in the batch of one rank. The order does not depend on the real batch size or world size; with other
         sizes, batches hold parts of several runs.
+
+    Examples
+    --------
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> shoal.mix(sources, weights={"web": 3, "code": 1}, choice=shoal.mixing.PerRank(4)).source_of(range(16))
+    array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
     """
 
     name: ClassVar[str] = "rank"

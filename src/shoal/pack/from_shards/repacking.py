@@ -49,6 +49,12 @@ class Repacked:
 
     ``peak_bytes`` is the peak memory of all processes together. ``num_looked_at`` samples were read an extra time
     before the packing, to determine the columns.
+
+    Examples
+    --------
+    >>> repacked = shoal.pack.repack("data", "mixed", format="jsonl", decode=True, mix=True, num_workers=1)
+    >>> repacked.summary.num_samples, repacked.summary.format
+    (200, 'jsonl')
     """
 
     summary: PackSummary
@@ -139,13 +145,9 @@ def repack(
 
     Examples
     --------
-    >>> import tempfile, shoal
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     samples = ({"text": f"document {i}"} for i in range(200))
-    ...     old = shoal.pack.pack(samples, f"{directory}/old", format="jsonl")
-    ...     new = shoal.pack.repack(old.url, f"{directory}/new", format="jsonl.gz", shard_bytes="2KiB", num_workers=1)
-    ...     new.summary.num_samples, len(new.summary.shards), shoal.open(f"{directory}/new")[7]
-    (200, 3, {'text': 'document 7'})
+    >>> new = shoal.pack.repack("web", "packed", format="jsonl.gz", shard_bytes="1KiB", mix=True, seed=0, num_workers=1)
+    >>> new.summary.num_samples, len(new.summary.shards), shoal.open("packed")[7]
+    (90, 2, {'text': 'web 82'})
     """
     prepared, request = _prepared(
         source, url, split=split, index=index, source_format=source_format, storage_options=storage_options,
@@ -211,14 +213,11 @@ def plan_repack(
 
     Examples
     --------
-    >>> import tempfile, shoal
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     samples = ({"text": f"document {i}"} for i in range(200))
-    ...     old = shoal.pack.pack(samples, f"{directory}/old", format="jsonl")
-    ...     job = shoal.pack.plan_repack(old.url, f"{directory}/new", shard_bytes="2KiB")
-    ...     counts = [job.run(number).num_samples for number in range(job.num_units)]
-    ...     counts, job.finish().num_samples
-    ([69, 66, 65], 200)
+    >>> job = shoal.pack.plan_repack("web", "packed", format="mds", shard_bytes="1KiB")
+    >>> [job.run(number).num_samples for number in range(job.num_units)]
+    [46, 44]
+    >>> job.finish().num_samples
+    90
     """
     prepared, request = _prepared(
         source, url, split=split, index=index, source_format=source_format, storage_options=storage_options,

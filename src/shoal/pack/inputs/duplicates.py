@@ -34,9 +34,15 @@ _PLAIN = ("datetime", "decimal", "uuid")  # modules of types with a repr() that 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Number of samples that were left out since an earlier sample is equal, ``by`` key or content.
+    """Number of samples left out because an earlier sample is equal, ``by`` key or content.
 
     ``first`` names the first ten such samples, each with the equal earlier sample.
+
+    Examples
+    --------
+    >>> old = shoal.pack.pack([{"text": text} for text in ("a cat", "a dog", "a cat")], "old", format="jsonl")
+    >>> shoal.pack.repack("old", "new", dedup="content").summary.duplicates
+    Duplicates(by='content', num_samples=1, first=(('sample 2', 'sample 0'),))
     """
 
     by: str

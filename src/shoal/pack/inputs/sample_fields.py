@@ -44,6 +44,11 @@ class SampleFields:
     ``usual`` fields occur in more than half of the samples. Pictures under several suffixes are one field,
     ``"jpg;png"``, unless a sample has two of them; audio and video likewise. ``first_without_usual`` names the first
     ten inputs that lack a usual field.
+
+    Examples
+    --------
+    >>> shoal.pack.pack("pets", "packed", num_workers=1).fields
+    SampleFields(counts={'txt': 200}, usual=('txt',), num_without_usual=0, first_without_usual=())
     """
 
     counts: Mapping[str, int]

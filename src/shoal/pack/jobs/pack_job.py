@@ -88,6 +88,14 @@ class PackJob:
         job.
     units
         Units of the job; or its index, if an earlier run has finished it.
+
+    Examples
+    --------
+    >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+    >>> [job.run(number).num_samples for number in range(job.num_units)]
+    [50, 50, 50, 50]
+    >>> job.finish().num_samples
+    200
     """
 
     out: Output
@@ -95,7 +103,13 @@ class PackJob:
 
     @property
     def num_units(self) -> int:
-        """Number of units: one a shard."""
+        """Number of units: one a shard.
+
+        Examples
+        --------
+        >>> shoal.pack.plan("pets", "packed", shard_bytes="100KiB").num_units
+        4
+        """
         return self.units.num_shards if isinstance(self.units, Index) else len(self.units)
 
     def run(self, number: int) -> ShardSummary:
@@ -110,6 +124,13 @@ class PackJob:
             same each time; or another job has taken the destination.
         StorageError
             An input cannot be read, or the shard cannot be written; nothing of the shard is left.
+
+        Examples
+        --------
+        >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+        >>> summary = job.run(3)
+        >>> summary.name, summary.num_samples
+        ('shard-000003.tar', 50)
         """
         if isinstance(self.units, Index):
             check_unit(number, self.num_units)
@@ -125,6 +146,14 @@ class PackJob:
         ------
         UsageError
             The unit does not exist, or the job is finished.
+
+        Examples
+        --------
+        >>> import pickle
+        >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+        >>> task = pickle.loads(pickle.dumps(job.task(3)))  # on another machine
+        >>> task().num_samples
+        50
         """
         check_unit(number, self.num_units)
         if isinstance(self.units, Index):
@@ -133,7 +162,15 @@ class PackJob:
         return PackTask(self.out, self.units.unit(number))
 
     def missing(self) -> list[int]:
-        """Return the numbers of units that must still run; one listing of the destination."""
+        """Return the numbers of units that must still run; one listing of the destination.
+
+        Examples
+        --------
+        >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+        >>> summary = job.run(3)
+        >>> job.missing()
+        [0, 1, 2]
+        """
         if isinstance(self.units, Index) or self.out.committed() is not None:
             return []
         finished = self.out.journal.finished()
@@ -152,6 +189,13 @@ class PackJob:
             has committed here; or another run of this job has left out inputs, and this run may not.
         StorageError
             The index cannot be written.
+
+        Examples
+        --------
+        >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+        >>> shards = [job.run(number) for number in range(job.num_units)]
+        >>> job.finish().num_samples, shoal.open("packed").num_samples
+        (200, 200)
         """
         return _committed(self).summary
 

@@ -30,8 +30,14 @@ class PackSummary:
     ``digest`` covers the names and contents of all shards: equal for equal inputs and arguments. ``skipped_before``
     lists the inputs that were left out before shards were made, or by an earlier run that finished everything;
     ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` counts the fields of samples from
-    files, None for other samples. ``duplicates`` counts the samples that equal an earlier one and were left out, None
-    without ``dedup``.
+    files, None for other samples. ``duplicates`` counts the samples left out because an earlier sample is equal,
+    None without ``dedup``.
+
+    Examples
+    --------
+    >>> summary = shoal.pack.pack("pets", "packed", shard_bytes="100KiB", num_workers=1)
+    >>> summary.num_samples, [shard.name for shard in summary.shards], summary.skipped
+    (200, ['shard-000000.tar', 'shard-000001.tar', 'shard-000002.tar', 'shard-000003.tar'], ())
     """
 
     url: str
@@ -45,27 +51,58 @@ class PackSummary:
 
     @property
     def num_samples(self) -> int:
-        """Number of samples in all shards."""
+        """Number of samples in all shards.
+
+        Examples
+        --------
+        >>> shoal.pack.pack([{"text": "a cat"}, {"text": "a dog"}], "packed", format="jsonl").num_samples
+        2
+        """
         return sum(shard.num_samples for shard in self.shards)
 
     @property
     def num_bytes(self) -> int:
-        """Total bytes of all shards."""
+        """Total bytes of all shards.
+
+        Examples
+        --------
+        >>> shoal.pack.pack([{"text": "a cat"}, {"text": "a dog"}], "packed", format="jsonl").num_bytes
+        34
+        """
         return sum(shard.num_bytes for shard in self.shards)
 
     @property
     def skipped(self) -> tuple[tuple[str, str], ...]:
-        """Inputs that were left out, by name and reason."""
+        """Inputs that were left out, by name and reason.
+
+        Examples
+        --------
+        >>> shoal.pack.pack("pets/owl", "packed", on_error="skip", num_workers=1).skipped
+        ()
+        """
         return (*self.skipped_before, *(pair for shard in self.shards for pair in shard.skipped))
 
     @property
     def num_renamed(self) -> int:
-        """Number of samples that got another key: tar readers join neighbours with the same key into one sample."""
+        """Number of samples that got another key: tar readers join neighbours with the same key into one sample.
+
+        Examples
+        --------
+        >>> shoal.pack.pack("pets/owl", "packed", num_workers=1).num_renamed
+        0
+        """
         return self.num_renamed_before + sum(shard.num_renamed for shard in self.shards)
 
     @property
     def digest(self) -> str:
-        """Digest of the names and contents of all shards."""
+        """Digest of the names and contents of all shards.
+
+        Examples
+        --------
+        >>> one = shoal.pack.pack([{"text": "a cat"}], "one", format="jsonl")
+        >>> one.digest == shoal.pack.pack([{"text": "a cat"}], "two", format="jsonl").digest
+        True
+        """
         text = "".join(f"{shard.name}\0{shard.digest}\0" for shard in self.shards)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -45,6 +45,12 @@ class Output:
 
     ``plan`` is the digest of the request: only an equal request may continue an unfinished output. Workers share the
     lock of their parent.
+
+    Examples
+    --------
+    >>> shard, out = shoal.pack.Shard("a.jsonl", "jsonl"), shoal.pack.Output("packed", plan="texts, version 1")
+    >>> shoal.pack.pack_shard(shard, [{"text": "a cat"}], out).num_samples
+    1
     """
 
     def __init__(

@@ -52,6 +52,12 @@ def run(
         An input cannot be read, or a shard cannot be written, in all attempts of Ray.
     WorkerError
         Ray gave up: processes or machines died more often than Ray repeats a task.
+
+    Examples
+    --------
+    >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+    >>> shoal.pack.ray.run(job).num_samples  # doctest: +SKIP
+    200
     """
     ray = ray_library()
     total = job.num_units

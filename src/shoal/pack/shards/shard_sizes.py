@@ -33,6 +33,12 @@ class ShardSizing:
         Share of time that a reader of whole shards waits for first bytes, 0 to 1.
     reason
         The reason, as one line of text.
+
+    Examples
+    --------
+    >>> sizing = shoal.pack.shard_sizing(50 << 30)
+    >>> sizing.shard_bytes >> 20, sizing.num_shards, round(sizing.overhead, 3)
+    (255, 201, 0.01)
     """
 
     shard_bytes: int
@@ -67,9 +73,9 @@ def shard_sizing(
 
     Examples
     --------
-    >>> shard_sizing(50 << 30).reason
+    >>> shoal.pack.shard_sizing(50 << 30).reason
     '255 MiB: at 30 ms a request and 90 MB/s a connection, 1.0 % of the time goes into waiting; about 201 shards'
-    >>> shard_sizing(50 << 30, num_readers=1024).reason
+    >>> shoal.pack.shard_sizing(50 << 30, num_readers=1024).reason
     '50 MiB: 1024 shards, one for each reader; 4.9 % of the time goes into waiting at 30 ms a request and 90 MB/s'
     """
     if num_bytes is not None and num_bytes < 0:

@@ -41,6 +41,12 @@ class Shard:
     ``options`` are options of the format. With ``on_error="skip"``, inputs that cannot be read or written are left out
     and listed; otherwise the first of them is an error. With ``on_same_key="rename"``, a tar sample gets the key of a
     copy (`shoal.pack.inputs.repeats`) if the previous sample has its key, and is counted; otherwise it is an error.
+
+    Examples
+    --------
+    >>> shard = shoal.pack.Shard("train-000000.jsonl", "jsonl", on_error="skip")
+    >>> shoal.pack.pack_shard(shard, [{"text": "a cat"}], shoal.pack.Output("packed", plan="texts")).name
+    'train-000000.jsonl'
     """
 
     name: str
@@ -57,6 +63,12 @@ class Unreadable:
     """Placeholder for the sample of an unreadable input: its name, and the error.
 
     The index of the packed dataset stores ``reason``, which contains no path of this machine.
+
+    Examples
+    --------
+    >>> error = shoal.errors.StorageError("a.jpg: permission denied")
+    >>> shoal.pack.Unreadable("a.jpg", error, reason="permission denied").reason
+    'permission denied'
     """
 
     name: str
@@ -79,6 +91,11 @@ class ShardSummary:
     ``digest`` has the first 16 bytes of the shard's SHA-256, as hex: equal for equal inputs. ``skipped`` lists inputs
     that were left out, by name and reason; ``num_renamed`` samples got another key. ``done_before`` is True if an
     earlier run made the shard.
+
+    Examples
+    --------
+    >>> shoal.pack.pack([{"text": "a cat"}], "packed", format="jsonl").shards[0]
+    ShardSummary(name='shard-000000.jsonl', num_samples=1, num_bytes=17, digest='...', skipped=(), ...)
     """
 
     name: str
@@ -108,6 +125,12 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
         The format cannot hold a sample, or a shard of this name has other bytes.
     StorageError
         An input cannot be read, or the shard cannot be written; nothing of the shard is left.
+
+    Examples
+    --------
+    >>> shard, samples = shoal.pack.Shard("a.jsonl", "jsonl"), ({"text": f"cat {number}"} for number in range(3))
+    >>> shoal.pack.pack_shard(shard, samples, shoal.pack.Output("packed", plan="texts")).num_samples
+    3
     """
     part = out.journal.kept(shard.name)
     if part is not None and (shard.on_error == "skip" or not part.metadata["skipped"]):

@@ -54,6 +54,12 @@ def run(spark: Any, job: UnitJob[_Result], *, progress: UnitProgress | None = No
         An input cannot be read, or a shard cannot be written, in all attempts of Spark.
     WorkerError
         Spark gave up for another reason, such as executors that die repeatedly.
+
+    Examples
+    --------
+    >>> job = shoal.pack.plan("pets", "packed", shard_bytes="100KiB")
+    >>> shoal.pack.spark.run(spark, job).num_samples  # doctest: +SKIP
+    200
     """
     context = context_of(spark)
     missing = job.missing()

@@ -101,7 +101,7 @@ class HuggingFace:
 
     Examples
     --------
-    >>> HuggingFace("reservoir", buffer_size=4).bind([5, 5], seed=42, epoch=1).ids(0, 10).tolist()
+    >>> shoal.orders.HuggingFace("reservoir", buffer_size=4).bind([5, 5], seed=42, epoch=1).ids(0, 10).tolist()
     [7, 6, 5, 9, 0, 3, 1, 2, 8, 4]
     """
 

@@ -75,7 +75,7 @@ class Interleave(EpochChoice):
 
     Examples
     --------
-    >>> choice = Interleave(probabilities=[0.7, 0.3], stopping="all_exhausted")
+    >>> choice = shoal.mixing.Interleave(probabilities=[0.7, 0.3], stopping="all_exhausted")
     >>> epoch = choice.of_epoch([4, 3], seed=42, epoch=0)
     >>> epoch.sources(0, epoch.num_samples).tolist()
     [1, 0, 1, 0, 0, 1, 1, 1, 0]
@@ -174,6 +174,12 @@ class Concatenate(EpochChoice):
     References
     ----------
     ``VerticallyConcatenatedMultiSourcesExamplesIterable`` in ``datasets/iterable_dataset.py``.
+
+    Examples
+    --------
+    >>> epoch = shoal.mixing.Concatenate().of_epoch([4, 3], seed=0, epoch=0)
+    >>> epoch.sources(0, epoch.num_samples).tolist()
+    [0, 0, 0, 0, 1, 1, 1]
     """
 
     name: ClassVar[str] = "concatenate"
@@ -223,7 +229,7 @@ class RandomMix(EpochChoice):
 
     Examples
     --------
-    >>> epoch = RandomMix(longest=True).of_epoch([4, 3], seed=0, epoch=0)
+    >>> epoch = shoal.mixing.RandomMix(longest=True).of_epoch([4, 3], seed=0, epoch=0)
     >>> epoch.sources(0, epoch.num_samples).tolist()
     [1, 1, 0, 0, 1, 0, 0]
     """
@@ -283,6 +289,12 @@ class RoundRobin(EpochChoice):
     References
     ----------
     ``round_robin_shortest`` and ``round_robin_longest`` in ``webdataset/mix.py``.
+
+    Examples
+    --------
+    >>> epoch = shoal.mixing.RoundRobin(longest=True).of_epoch([4, 2], seed=0, epoch=0)
+    >>> epoch.sources(0, epoch.num_samples).tolist()
+    [0, 1, 0, 1, 0, 0]
     """
 
     name: ClassVar[str] = "round_robin"

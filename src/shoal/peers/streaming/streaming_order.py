@@ -94,7 +94,9 @@ class Streaming:
     ----------
     ``streaming/base/batching/random.py``, ``shuffle/`` and ``partition/`` of mosaicml-streaming 0.13.0.
 
-    >>> order = Streaming("py1s", num_canonical_nodes=2).bind([3, 3, 2], seed=9176, epoch=0)
+    Examples
+    --------
+    >>> order = shoal.orders.Streaming("py1s", num_canonical_nodes=2).bind([3, 3, 2], seed=9176, epoch=0)
     >>> order.ids(0, 8).tolist()
     [4, 5, 3, 1, 6, 2, 7, 0]
     """

@@ -59,7 +59,7 @@ class TorchRandom:
 
     Examples
     --------
-    >>> TorchRandom().bind([6], seed=0).ids(0, 6).tolist()  # torch.randperm(6) after torch.manual_seed(0)
+    >>> shoal.orders.TorchRandom().bind([6], seed=0).ids(0, 6).tolist()  # torch.randperm(6) after torch.manual_seed(0)
     [2, 5, 3, 0, 1, 4]
     """
 
@@ -186,7 +186,7 @@ class TorchDistributed:
 
     Examples
     --------
-    >>> TorchDistributed(num_replicas=4).bind([6], seed=0).ids(0, 8).tolist()
+    >>> shoal.orders.TorchDistributed(num_replicas=4).bind([6], seed=0).ids(0, 8).tolist()
     [2, 5, 3, 0, 1, 4, 2, 5]
     """
 

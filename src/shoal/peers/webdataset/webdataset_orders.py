@@ -57,7 +57,7 @@ class WebDatasetShuffle:
 
     Examples
     --------
-    >>> WebDatasetShuffle(bufsize=4).bind([3, 3, 3], seed=1).ids(0, 9).tolist()
+    >>> shoal.orders.WebDatasetShuffle(bufsize=4).bind([3, 3, 3], seed=1).ids(0, 9).tolist()
     [1, 0, 2, 7, 4, 5, 6, 8, 3]
     """
 
@@ -124,7 +124,9 @@ class WebDatasetDetshuffle(WebDatasetShuffle):
     Equals ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
     seed=seed))``. `WebDatasetShuffle` describes the parameters.
 
-    >>> order = WebDatasetDetshuffle(bufsize=4)
+    Examples
+    --------
+    >>> order = shoal.orders.WebDatasetDetshuffle(bufsize=4)
     >>> [order.bind([3, 3, 3], seed=1, epoch=epoch).ids(0, 4).tolist() for epoch in (0, 1)]
     [[1, 0, 2, 7], [0, 6, 7, 2]]
     """
@@ -162,7 +164,7 @@ class WebDatasetResampled:
 
     Examples
     --------
-    >>> WebDatasetResampled(bufsize=0).bind([2, 2, 2], seed=1).ids(0, 6).tolist()
+    >>> shoal.orders.WebDatasetResampled(bufsize=0).bind([2, 2, 2], seed=1).ids(0, 6).tolist()
     [0, 1, 4, 5, 0, 1]
     """
 

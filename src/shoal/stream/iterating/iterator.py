@@ -54,6 +54,12 @@ class Iteration:
     `position` counts everything yielded so far. Close the iteration, use it in a ``with``, or drop it: all three end
     its threads. After an error, `next` raises the same error again: a failed epoch must not look like a finished
     epoch.
+
+    Examples
+    --------
+    >>> with iter(ds.batch(4)) as iterator:
+    ...     next(iterator)["__key__"]
+    ['cat/000', 'cat/001', 'cat/002', 'cat/003']
     """
 
     def __init__(self, spec: IteratorSpec, source: BatchSource | None = None, renew: Renew | None = None) -> None:
@@ -87,12 +93,28 @@ class Iteration:
                 self._num_moves = spec.cursor.num_moves
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after everything this iterator has yielded; see `Dataset.state_dict`."""
+        """Return the state after everything this iterator has yielded; see `Dataset.state_dict`.
+
+        Examples
+        --------
+        >>> iterator = iter(ds.shuffle(seed=0).batch(8))
+        >>> batches = next(iterator), next(iterator)
+        >>> iterator.state_dict()["position"]
+        16
+        """
         return self._resolved.state_at(*self.position.resume_point, tokenizers=self._tokenizers)
 
     @property
     def is_stopped(self) -> bool:
-        """True after `stop`."""
+        """True after `stop`.
+
+        Examples
+        --------
+        >>> iterator = iter(ds)
+        >>> iterator.stop()
+        >>> iterator.is_stopped
+        True
+        """
         return self._is_stopped
 
     def __iter__(self) -> Self:
@@ -178,7 +200,14 @@ class Iteration:
 
     @property
     def is_at_end(self) -> bool:
-        """True after the last batch; if the end is known only after reading, True after the next request."""
+        """True after the last batch; if the end is known only after reading, True after the next request.
+
+        Examples
+        --------
+        >>> iterator = iter(ds.batch(128))
+        >>> [(len(batch["txt"]), iterator.is_at_end) for batch in iterator]
+        [(128, False), (72, True)]
+        """
         return self._closed or self.position.num_yielded >= self.position.num_steps
 
     def _end_epoch(self) -> None:
@@ -212,13 +241,30 @@ class Iteration:
         """Stop yielding and return at once; a ``next`` that waits for bytes or workers ends within two seconds.
 
         A signal handler may call `stop`, but not `close`. The state still counts everything yielded.
+
+        Examples
+        --------
+        >>> iterator = iter(ds.batch(8))
+        >>> batch = next(iterator)
+        >>> iterator.stop()
+        >>> list(iterator), iterator.state_dict()["position"]
+        ([], 8)
         """
         self._is_stopped = self._closed = True
         self._made = self._queue = EMPTY_QUEUE
         self._source.stop()
 
     def close(self) -> None:
-        """Stop reading and yielding; the threads have ended when this returns."""
+        """Stop reading and yielding; the threads have ended when this returns.
+
+        Examples
+        --------
+        >>> iterator = iter(ds.batch(8))
+        >>> batch = next(iterator)
+        >>> iterator.close()
+        >>> list(iterator)
+        []
+        """
         with InterruptsHeld():
             self._closed = True
             self._made = self._queue = EMPTY_QUEUE

@@ -98,14 +98,9 @@ def mix(
 
     Examples
     --------
-    >>> import pathlib, tempfile, shoal
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     for name, size in (("web", 90), ("code", 30)):
-    ...         lines = "".join(f'{{"id": {number}}}\n' for number in range(size))
-    ...         _ = pathlib.Path(directory, f"{name}.jsonl").write_text(lines)
-    ...     sources = {name: shoal.open(f"{directory}/{name}.jsonl") for name in ("web", "code")}
-    ...     ds = shoal.mix(sources, weights={"web": 0.8, "code": 0.2}).shuffle(seed=1)
-    ...     ds.num_samples, ds.counts(100)
+    >>> sources = {"web": shoal.open("web"), "code": shoal.open("code")}
+    >>> mixed = shoal.mix(sources, weights={"web": 0.8, "code": 0.2}).shuffle(seed=1)
+    >>> mixed.num_samples, mixed.counts(100)
     (114, {'web': 79, 'code': 21})
     """
     specs = checked_sources(sources)

@@ -31,25 +31,58 @@ class MixedDataset(Dataset):
     The methods of this class count positions across epochs: position ``p`` of epoch ``e`` is ``e * num_samples + p``,
     or ``p`` plus the samples of all earlier epochs if epochs differ in length. Positions count documents, also after
     `pack_sequences` and `batch_by_length`; only `reweight` counts sequences then.
+
+    Examples
+    --------
+    >>> mixed
+    <shoal.Dataset: mix(seed=0) of web, code, 120 samples>
+    >>> next(iter(mixed.shuffle(seed=0)))
+    {'text': 'web 21', '__source__': 'web'}
     """
 
     @property
     def resolved(self) -> ResolvedMixture:  # type: ignore[override]  # a mixture has no chunks of its own
-        """The orders of all sources, resolved to integers; prints as a line for each source."""
+        """The orders of all sources, resolved to integers; prints as a line for each source.
+
+        Examples
+        --------
+        >>> print(mixed.shuffle(seed=0).resolved)
+        mix of web 75.00%, code 25.00%; seed=0, Even()
+          web: shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=16156474252131498545, chunk=389620)
+          code: shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=9893989137788036230, chunk=135520)
+        """
         return cast("ResolvedMixture", self.stream.resolved)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of the sources; `source_of` numbers them in this order."""
+        """Names of the sources; `source_of` numbers them in this order.
+
+        Examples
+        --------
+        >>> mixed.sources
+        ('web', 'code')
+        """
         return self._request.names
 
     def counts(self, position: int) -> dict[str, int]:
-        """Count the samples of each source before a position; O(sources), half a millisecond for 64 sources."""
+        """Count the samples of each source before a position; O(sources), half a millisecond for 64 sources.
+
+        Examples
+        --------
+        >>> mixed.counts(64)
+        {'web': 48, 'code': 16}
+        """
         counts = self._request.counts(count_of(position, "counts()"))
         return dict(zip(self.sources, counts.tolist(), strict=True))
 
     def source_of(self, positions: Any) -> NDArray[np.int64]:
-        """Return the source number of each position, same shape; 30 ns per position in a range, with 64 sources."""
+        """Return the source number of each position, same shape; 30 ns per position in a range, with 64 sources.
+
+        Examples
+        --------
+        >>> mixed.source_of(range(8))
+        array([0, 0, 1, 0, 1, 1, 0, 0])
+        """
         try:
             numbers = np.asarray(positions)
         except ValueError:  # lists of several lengths
@@ -66,11 +99,23 @@ class MixedDataset(Dataset):
         return sources[back].reshape(numbers.shape)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return, by name, the position after the first round of each source; None if the round never ends."""
+        """Return, by name, the position after the first round of each source; None if the round never ends.
+
+        Examples
+        --------
+        >>> mixed.exhausted_at()
+        {'web': 120, 'code': 114}
+        """
         return self._request.exhausted_at()
 
     def weights_at(self, position: int) -> dict[str, float]:
-        """Return the share of samples of each source at a position, by name."""
+        """Return the share of samples of each source at a position, by name.
+
+        Examples
+        --------
+        >>> mixed.weights_at(0)
+        {'web': 0.75, 'code': 0.25}
+        """
         weights = self._request.schedule.weights_at(count_of(position, "weights_at()"))
         total = sum(weights.values())
         return {name: weight / total for name, weight in weights.items()}
@@ -117,6 +162,12 @@ class MixedDataset(Dataset):
         ------
         UsageError
             The position lies before an earlier change, names do not match, or there are no batches to count.
+
+        Examples
+        --------
+        >>> changed = mixed.reweight(at=64, weights={"web": 1, "code": 1}, ramp=16)
+        >>> changed.weights_at(0), changed.weights_at(80)
+        ({'web': 0.75, 'code': 0.25}, {'web': 0.5, 'code': 0.5})
         """
         spec, request = self.stream.spec, self._request
         begin = request.begin(count_of(epoch, "reweight(epoch=)"))

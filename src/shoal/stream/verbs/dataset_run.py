@@ -42,6 +42,13 @@ class DatasetRun:
         """Iterate on this rank: from the loaded position if a state of this epoch was loaded, else from the start.
 
         With ``batch(steps=)`` each iterator continues where the last iterator ended.
+
+        Examples
+        --------
+        >>> for batch in ds.take(8).decode().shuffle(seed=0).batch(4):
+        ...     batch["txt"], batch["cls"]
+        (['cat 6', 'cat 4', 'cat 3', 'cat 5'], array([0, 0, 0, 0]))
+        (['cat 2', 'cat 0', 'cat 7', 'cat 1'], array([0, 0, 0, 0]))
         """
         refuse_in_worker()
         stream = self.stream
@@ -53,11 +60,26 @@ class DatasetRun:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next iterator."""
+        """Epoch of the next iterator.
+
+        Examples
+        --------
+        >>> samples = list(ds)
+        >>> ds.epoch
+        1
+        """
         return self.stream.cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of this epoch; for the current epoch, the position stays."""
+        """Start the next iterator at the beginning of this epoch; for the current epoch, the position stays.
+
+        Examples
+        --------
+        >>> ds = ds.shuffle(seed=0)
+        >>> ds.set_epoch(3)
+        >>> next(iter(ds))["__key__"], ds.ids(epoch=3, stop=1)
+        ('cat/087', array([87]))
+        """
         epoch, stream, cursor = count_of(epoch, "set_epoch()"), self.stream, self.stream.cursor
         if stream.num_steps_of_pass is not None:
             return  # passes follow each other, and ranks may be in different epochs
@@ -79,6 +101,13 @@ class DatasetRun:
         ------
         StateError
             Several ranks get single samples, `filter` or `reading` drops samples, and the epoch is unfinished.
+
+        Examples
+        --------
+        >>> ds = ds.shuffle(seed=0).batch(8)
+        >>> batch = next(iter(ds))
+        >>> ds.state_dict()
+        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'check': '...'}
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
@@ -88,6 +117,12 @@ class DatasetRun:
 
         Positions count samples over all ranks, as in `ids`. To continue a run of another library, give the number of
         samples that the run consumed in the epoch.
+
+        Examples
+        --------
+        >>> state = ds.shuffle(seed=0).state_at(120, epoch=2)
+        >>> state["epoch"], state["position"], state["seed"]
+        (2, 120, 0)
         """
         resolved = self.stream.resolved
         number, epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
@@ -111,6 +146,15 @@ class DatasetRun:
         StateError
             The state belongs to another dataset, seed or order, or to a newer shoal; the message names both sides. Or
             the checksum of the state shows a modification.
+
+        Examples
+        --------
+        >>> ds = ds.shuffle(seed=0).batch(8)
+        >>> batch, state = next(iter(ds)), ds.state_dict()
+        >>> resumed = shoal.open("data").shuffle(seed=0).batch(64).partition(rank=0, world_size=1)
+        >>> resumed.load_state_dict(state)
+        >>> [len(batch["txt"]) for batch in resumed]
+        [64, 64, 64]
         """
         stream, spec = self.stream, self.stream.spec
         if hasattr(state, "keys") and "check" not in state:
@@ -147,6 +191,12 @@ class DatasetRun:
         (`shoal.merge_certificates`) is the same for any world size, workers and batch size, and changes if a sample was
         missing, duplicated, replaced or moved. Save the certificate beside the state: a resumed run merges the
         certificates of both parts.
+
+        Examples
+        --------
+        >>> batches = list(ds := ds.shuffle(seed=0).batch(8))
+        >>> ds.certificate()["epochs"]
+        {'0': {'start': 0, 'end': 200, 'num_samples': 200, 'sum': '...'}}
         """
         stream, resolved = self.stream, self.stream.resolved
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in stream.cursor.deliveries.parts().items()}
@@ -168,6 +218,12 @@ class DatasetRun:
         StateError
             Other samples were delivered; the message lists the differences by epoch. Or the certificate belongs to
             another dataset or order.
+
+        Examples
+        --------
+        >>> samples = list(ds)
+        >>> ds.check_certificate(ds.certificate())
+        'epoch 0: all of 200 samples'
         """
         proof, stream = Certificate.from_dict(certificate), self.stream
         counts_share = stream.batcher.counts_share
@@ -183,6 +239,14 @@ class DatasetRun:
         return covered(proof, stream.resolved, stream.batcher.note)
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters since this dataset object was made, and the throughput of its newest iterator."""
+        """Return the counters since this dataset object was made, and the throughput of its newest iterator.
+
+        Examples
+        --------
+        >>> batches = list(ds := ds.batch(64))
+        >>> stats = ds.stats()
+        >>> stats["num_samples"], stats["num_batches"], stats["num_skipped"], stats["num_retries"]
+        (200, 4, 0, 0)
+        """
         counters = self.stream.counters
         return counters.as_dict() | cache_counts(self.stream.spec.source.caches, counters.of_workers)

@@ -54,6 +54,13 @@ class LengthVerbs(DatasetRun):
             ``pack_sequences(lengths=None)``). Every rank yields this number, and the next pass continues after the
             last batch. With "apart", a pass is an epoch, and ranks may yield different numbers of batches. Required
             with several ranks.
+
+        Examples
+        --------
+        >>> [len(batch["txt"]) for batch in ds.batch(64)]
+        [64, 64, 64, 8]
+        >>> [len(batch["txt"]) for batch in ds.batch(64, remainder="drop")]
+        [64, 64, 64]
         """
         batching = Batching.of_arguments(size, global_batch_size, remainder, balance, neighbours, steps)
         return type(self)(self.stream.spec.in_batches(batching))
@@ -115,6 +122,14 @@ class LengthVerbs(DatasetRun):
         UsageError
             The index lacks the column, an argument is invalid, or `batch` was called before; or `filter` was called
             before and the index has the lengths.
+
+        Examples
+        --------
+        >>> docs  # of 8 to 47 tokens
+        <shoal.Dataset: 40 samples of 1 mds shards>
+        >>> batch = next(iter(docs.shuffle(seed=0).pack_sequences(64).batch(4)))
+        >>> batch["tokens"].shape, batch["segment_ids"][0, ::8]
+        ((4, 64), array([1, 2, 2, 2, 2, 3, 3, 3], dtype=int32))
         """
         request = SequenceRequest.packed(length, key, strategy, lengths, block, too_long, separator, padding, extras)
         return type(self)(_packed(self.stream.spec, request))
@@ -171,6 +186,14 @@ class LengthVerbs(DatasetRun):
         ------
         UsageError
             The index lacks the column, an argument is invalid, or `filter` or `batch` was called before.
+
+        Examples
+        --------
+        >>> for batch in docs.shuffle(seed=0).batch_by_length(max_tokens=512, alike=1):
+        ...     print(batch["tokens"].shape, batch["lengths"][:5])
+        (13, 37) [37 36 35 34 33]
+        (10, 47) [47 46 45 44 43]
+        (17, 24) [24 23 22 21 20]
         """
         arguments = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
         spec = _packed(self.stream.spec, SequenceRequest.by_length(*arguments))
@@ -189,6 +212,12 @@ class LengthVerbs(DatasetRun):
         UsageError
             Documents are not packed, or packed as they come (``extras=["document_ids"]`` shows the documents), or the
             step does not exist.
+
+        Examples
+        --------
+        >>> segments = docs.shuffle(seed=0).pack_sequences(64).batch(2).batch_segments(0)
+        >>> segments.rows, segments.ids, segments.stops - segments.starts
+        (array([0, 0, 0, 0, 1, 1, 1]), array([10, 21, 19,  3, 39, 30,  8]), array([ 2, 35, 21,  6, 31, 18, 15]))
         """
         sequences = self.stream.batch_of_order("batch_segments", step, epoch, rank, world_size)
         return self.stream.spec.rows.segments_in(self.stream.resolved, epoch, sequences)

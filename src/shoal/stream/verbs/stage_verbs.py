@@ -32,6 +32,13 @@ class StageVerbs(LengthVerbs):
         epochs. A number sets the seed; with True, each `map` draws different numbers. Repeats of a sample in an epoch
         get the same augmentation. Takes some 10 us per sample. Batches have no seed: call a seeded `map` before
         `batch`.
+
+        Examples
+        --------
+        >>> ds.map(lambda sample: {"num_chars": len(sample["txt"])})[125]
+        {'num_chars': 5}
+        >>> ds.map(lambda sample, rng: rng.integers(10, size=3), seed=True)[125]
+        array([2, 9, 6])
         """
         as_choice("map(generator=)", generator, GENERATORS)
         if seed is False:
@@ -45,6 +52,11 @@ class StageVerbs(LengthVerbs):
         ``refill=True``, a rank fills its batches from its own share, and also replaces samples that `reading` skips;
         ``remainder=`` applies to the last batch. Ranks may then yield different numbers of batches, and every rank
         saves its own state: `shoal.merge_states` joins these states, for any world size and batch size.
+
+        Examples
+        --------
+        >>> sum(1 for _ in ds.filter(lambda sample: sample["txt"].endswith(b"7")))
+        20
         """
         filtered = self.stream.spec.then(Filter(function), "filter()")
         return type(self)(replace(filtered, rows=FilledRows()) if as_flag("filter(refill=)", refill) else filtered)
@@ -81,6 +93,13 @@ class StageVerbs(LengthVerbs):
         UsageError
             The decoder is unknown, its library is not installed, the dataset describes no features, or ``size`` is
             given without a decoder that can resize images ("pilraw" cannot).
+
+        Examples
+        --------
+        >>> ds.decode()[125]
+        {'__key__': 'dog/005', 'txt': 'dog 5', 'cls': 1}
+        >>> ds.decode({"txt": lambda data: data.decode().upper()})[125]
+        {'__key__': 'dog/005', 'txt': 'DOG 5', 'cls': 1}
         """
         describes = any(isinstance(name, str) and name in FEATURES for name in decoders)
         features = features_of(self.stream.opened) if describes else None
@@ -110,6 +129,11 @@ class StageVerbs(LengthVerbs):
         ------
         UsageError
             The file does not exist or is not a tokenizer, `tokenizers` is not installed, or `batch` was called before.
+
+        Examples
+        --------
+        >>> ds.tokenize("tokenizer.json", field="txt")[125]
+        {'__key__': 'dog/005', 'cls': b'1', 'tokens': array([2, 9], dtype=uint16), 'num_tokens': 2}
         """
         return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
 
@@ -117,6 +141,11 @@ class StageVerbs(LengthVerbs):
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.
 
         A path (``document.body``) takes a value from inside a field, a dict or JSON text; the field stays as it is.
+
+        Examples
+        --------
+        >>> ds.rename(text="txt", label="cls")[125]
+        {'__key__': 'dog/005', 'text': b'dog 5', 'label': b'1'}
         """
         return self._then(Rename.of(names), "rename()")
 
@@ -124,17 +153,33 @@ class StageVerbs(LengthVerbs):
         """Keep only these fields. If `columns` is the first stage, Parquet, Arrow and MDS decode only these fields.
 
         A path (``document.body``) keeps a value from inside a field, under the path as its name.
+
+        Examples
+        --------
+        >>> ds.columns("txt")[125]
+        {'txt': b'dog 5'}
         """
         return self._then(SelectColumns(as_texts("columns", names)), "columns()")
 
     def to_tuple(self, *names: str) -> Self:
-        """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`."""
+        """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`.
+
+        Examples
+        --------
+        >>> ds.decode().to_tuple("txt", "cls")[125]
+        ('dog 5', 1)
+        """
         return self._then(ToTuple(as_texts("to_tuple", names)), "to_tuple()")
 
     def with_ids(self) -> Self:
         """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers.
 
         Before `pack_sequences`, sequences get the ids of their documents by segment instead: ``document_ids``.
+
+        Examples
+        --------
+        >>> ds.with_ids()[125]
+        {'__key__': 'dog/005', 'txt': b'dog 5', 'cls': b'1', '__id__': 125, '__epoch__': 0}
         """
         return self._then(WithIds(), "with_ids()")
 
@@ -146,6 +191,12 @@ class StageVerbs(LengthVerbs):
         `pyarrow.Table` with the types of Parquet and Arrow shards. "torch" gives the result of "numpy" with tensors in
         place of arrays. Without `format`, times are Python objects. Functions of `map` before `batch` get samples as
         they are stored.
+
+        Examples
+        --------
+        >>> batches = ds.decode().columns("cls").batch(4)
+        >>> next(iter(batches)), next(iter(batches.format("python")))
+        ({'cls': array([0, 0, 0, 0])}, {'cls': [0, 0, 0, 0]})
         """
         return type(self)(replace(self.stream.spec, formatting=Formatting.named(name)))
 

@@ -70,6 +70,12 @@ class Audit:
         True for the ids of one rank or worker, where most samples are missing.
     heat
         Samples delivered in each 200th of the epochs (rows) from each 64th of the dataset.
+
+    Examples
+    --------
+    >>> result = shoal.measure.audit(ds.shuffle(seed=0).ids(), labels=ds.index_column("cls"), batch=16)
+    >>> result.missing, result.repeated, result.headline
+    (0, 0, 'Good: VR 0.68 at 16')
     """
 
     num_samples: int
@@ -166,10 +172,10 @@ def audit(
 
     Examples
     --------
-    >>> from shoal.orders import Full
-    >>> print(audit(Full().bind([10_000], seed=1).ids(0, 10_000)).verdict)  # doctest: +ELLIPSIS
+    >>> ids = shoal.orders.Full().bind([10_000], seed=1).ids(0, 10_000)
+    >>> print(shoal.measure.audit(ids).verdict)
     Each of 10,000 samples comes exactly once in an epoch. ... structure in the order found none ...
-    >>> audit([0, 1, 2, 3, 5] * 100).missing
+    >>> shoal.measure.audit([0, 1, 2, 3, 5] * 100).missing
     1
     """
     table = None if keys is None else KeyTable.of(keys)

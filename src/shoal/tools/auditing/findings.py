@@ -113,6 +113,12 @@ class Finding:
         Magnitude: 0 is a perfect shuffle, 1 the worst possible.
     num_looks
         Number of deviating tests of this name.
+
+    Examples
+    --------
+    >>> finding = shoal.measure.audit(range(10_000)).findings[0]
+    >>> finding.name, finding.is_serious
+    ('variance', True)
     """
 
     name: str

@@ -36,9 +36,9 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": f
 class Delimited(Format):
     r"""The format of one record a line, fields between delimiters.
 
-    The first record names the columns, unless ``columns`` does; a column without a name, or with a repeated one, gets
-    the name that pandas gives it (``Unnamed: 0``, ``name.1``). Values are text, since the file does not tell their
-    types; ``types={"label": "int", "score": "float"}`` sets them for some columns.
+    The first record names the columns, unless ``columns`` does. A column with no name or a repeated name gets a name as
+    in pandas (``Unnamed: 0``, ``name.1``). Values are text, since the file has no types;
+    ``types={"label": "int", "score": "float"}`` sets the types of some columns.
 
     In a field without an opening quote, a quote is an ordinary character. Text after a closing quote belongs to the
     field, and a carriage return alone ends a record, too. ``strict=True`` refuses all of that, and columns without a
@@ -48,6 +48,11 @@ class Delimited(Format):
 
     A record longer than ``record_limit_bytes``, for example after a quote that never closes, is refused. Raises
     `UsageError`: the delimiter cannot stand between fields, or a type or the newline is not supported.
+
+    Examples
+    --------
+    >>> shoal.open("pets.csv", format=shoal.formats.Delimited(delimiter=";", types={"age": "int"}))[0]
+    {'name': 'Tom', 'age': 3}
     """
 
     scan_rule = 1

@@ -29,13 +29,17 @@ _LINE_LIMIT_BYTES = 1 << 30
 class JsonLines(Format):
     """The format of one JSON value a line, or of one JSON array.
 
-    A sample is the object of its line, or that element of the array; another JSON value gives ``{"json": value}``.
-    ``NaN`` and ``Infinity`` are accepted, as in Python's `json`. A scan reads ``window_bytes`` at a time and keeps none
-    of them, so its memory does not grow with the length of a line; a line or an element longer than
-    ``line_limit_bytes`` is refused.
+    A sample is the object on its line, or an element of the array; any other JSON value gives ``{"json": value}``.
+    ``NaN`` and ``Infinity`` are accepted, as in Python's `json`. A scan reads ``window_bytes`` at a time; its memory
+    does not grow with the length of a line. A line or an element longer than ``line_limit_bytes`` is refused.
 
-    A shard is an array if one begins on its first line. In a shard whose name says that it has lines (``.jsonl``,
-    ``.ndjson``), an array that ends on its line is a line.
+    A shard is an array if an array begins on its first line. In ``.jsonl`` and ``.ndjson`` files, an array that ends on
+    its first line is a line instead.
+
+    Examples
+    --------
+    >>> shoal.open("web", format=shoal.formats.JsonLines(line_limit_bytes=1 << 30))[7]
+    {'text': 'web 7'}
     """
 
     name: str = "jsonl"
@@ -116,7 +120,13 @@ def _decode_element(data: bytes) -> Sample:
 
 
 class Text(Format):
-    """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end."""
+    """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end.
+
+    Examples
+    --------
+    >>> shoal.open("pets.csv", format=shoal.formats.Text())[1]
+    {'text': 'Tom;3'}
+    """
 
     name: str = "text"
     suffixes: tuple[str, ...] = (".txt", ".text")

@@ -50,6 +50,13 @@ class LitData(Format):
     ------
     UsageError
         The index is invalid, or its chunks are encrypted, or hold tokens without items.
+
+    Examples
+    --------
+    >>> import json, pathlib
+    >>> index = json.loads(pathlib.Path("litdata/index.json").read_text())
+    >>> shoal.open("litdata", format=shoal.formats.LitData(index, allow_pickle=False))[7]
+    {'id': 7, 'text': 'document 7 word word word word word word word '}
     """
 
     name: str = "litdata"

@@ -36,6 +36,13 @@ class LitDataTokens(Format):
     ------
     UsageError
         The index is invalid, or describes other chunks; ``block_size`` is less than 1.
+
+    Examples
+    --------
+    >>> import json, pathlib
+    >>> index = json.loads(pathlib.Path("litdata-tokens/index.json").read_text())
+    >>> shoal.open("litdata-tokens", format=shoal.formats.LitDataTokens(index, block_size=4))[0]
+    {'tokens': array([0, 1, 2, 2], dtype=uint16)}
     """
 
     name: str = "litdata_tokens"

@@ -45,6 +45,11 @@ class Mds(Format):
     """The format of MosaicML Streaming; a sample has the columns of its shard, decoded as Streaming does.
 
     ``allow_pickle`` reads columns of pickles, which runs any code in them.
+
+    Examples
+    --------
+    >>> shoal.open("docs", format=shoal.formats.Mds(allow_pickle=True))[0]
+    {'tokens': array([100, 101, 102, 103, 104, 105, 106, 107], dtype=uint16), 'num_tokens': 8}
     """
 
     name: str = "mds"

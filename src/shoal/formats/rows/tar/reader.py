@@ -52,9 +52,14 @@ _MAX_GLOBALS = 1024
 class Tar(Format):
     """The tar format of WebDataset.
 
-    ``window_bytes`` is the largest read of a scan. A scan skips payloads if headers are ``skip_bytes`` or more apart:
-    below, one large read is cheaper than many small ones. The default suits local files; if each read costs a round
-    trip, a larger one is faster.
+    ``window_bytes`` is the largest read of a scan. A scan skips payloads if headers are ``skip_bytes`` or more apart;
+    if headers are closer, one large read is cheaper than many small reads. The default suits local files. If each read
+    costs a round trip, a larger ``skip_bytes`` is faster.
+
+    Examples
+    --------
+    >>> shoal.open("data", format=shoal.formats.Tar(skip_bytes=1 << 20))[125]
+    {'__key__': 'dog/005', 'txt': b'dog 5', 'cls': b'1'}
     """
 
     name: str = "tar"

@@ -49,6 +49,12 @@ class TFRecord(Format):
     ``{"record": bytes}``.
 
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
+
+    Examples
+    --------
+    >>> packed = shoal.pack.pack([{"text": b"a cat", "label": 0}], "packed", format="tfrecord")
+    >>> shoal.open("packed", format=shoal.formats.TFRecord())[0]
+    {'text': b'a cat', 'label': array([0])}
     """
 
     name: str = "tfrecord"

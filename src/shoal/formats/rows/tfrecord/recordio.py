@@ -33,8 +33,15 @@ _NO_SHARD = "this is not a RecordIO shard, or it is damaged"
 class RecordIO(Format):
     """The format of MXNet's records.
 
-    A sample is ``{"label", "id", "data"}``: the label a float, or an array of float32 if there are several; the data
-    bytes, an image as a rule. With ``image_headers=False`` it is ``{"data"}``, the whole record.
+    A sample has ``label``, a float, or an array of float32 for several labels; ``id``; and ``data``, bytes, usually of
+    an image. With ``image_headers=False`` a sample has only ``data``, the whole record.
+
+    Examples
+    --------
+    >>> import pathlib, struct
+    >>> size = pathlib.Path("train.rec").write_bytes(struct.pack("<II8s", 0xCED7230A, 5, b"a cat"))
+    >>> shoal.open("train.rec", format=shoal.formats.RecordIO(image_headers=False))[0]
+    {'data': b'a cat'}
     """
 
     name: str = "recordio"
