@@ -17,6 +17,7 @@ from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import FEATURES, Decode
 from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage, verb_of
+from shoal.plugins.displays import as_html
 from shoal.stream.dataset import Dataset
 from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import count_of
@@ -24,6 +25,7 @@ from shoal.stream.verbs.dataset_requests import count_of
 _INSTEAD = {
     "take": "take samples with itertools.islice(ds, n)",
     "skip": "step over samples with itertools.islice(ds, n, None)",
+    "show": "look at samples with itertools.islice(ds, n), which moves the position of the stream",
     "select": "choose samples with filter(function)",
     "tokenize": "tokenize samples with map(function)",
     "with_ids": "number samples where they are written, or in the source",
@@ -63,6 +65,16 @@ class LiveDataset:
         parts += [verb_of(stage) for stage in spec.stages]
         parts += [f"batches of {spec.batch_size:,}"] if spec.batch_size else []
         return f"<shoal.LiveDataset: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        spec = self._spec
+        facts = {
+            "Source": self._name,
+            "Shuffle": f"in {spec.size}" if spec.size else "as the samples come",
+            "Stages": [repr(stage) for stage in spec.stages],
+            "Batches": f"of {spec.batch_size:,}" if spec.batch_size else "",
+        }
+        return as_html("live", facts)
 
     def __getattr__(self, name: str) -> Any:
         """Refuse attributes of a `Dataset`, with an alternative."""

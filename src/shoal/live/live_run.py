@@ -22,6 +22,7 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.map_and_filter import seeded
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
+from shoal.stats.run_stats import RunStats
 from shoal.stream.ranks import Ranks
 
 _log = logging.getLogger("shoal")
@@ -219,7 +220,7 @@ class LiveRun:
     def stats(self) -> dict[str, Any]:
         """Return the counters."""
         self.counters.num_buffered, self.counters.buffer_bytes = len(self._buffer), self._buffer.num_bytes
-        return self.counters.as_dict()
+        return RunStats(self.counters.as_dict())
 
 
 def sharing_of(ranks: Ranks) -> Sharing:

@@ -17,6 +17,7 @@ from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import Order
 from shoal.order.sampling.weights_and_classes import Repeats
+from shoal.plugins.displays import Sheet, as_html, sheet_of
 from shoal.quality.expected_quality import ShuffleQuality
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.reading_options import ReadingOptions, reading_options
@@ -43,6 +44,10 @@ class Dataset(StageVerbs):
     def __repr__(self) -> str:
         """Return a one-line summary."""
         return f"<shoal.Dataset: {self.stream}>"
+
+    def _repr_html_(self) -> str:
+        """Return the dataset as HTML for notebooks, without reading or indexing."""
+        return as_html("dataset", self)
 
     # ---- order and selection
 
@@ -378,6 +383,33 @@ class Dataset(StageVerbs):
         """Return the sample with this id, after all stages except filters; one read."""
         refuse_as_list()
         return self.stream.by_id[sample_id]
+
+    def show(self, n: int = 16) -> Sheet:
+        r"""Read the next ``n`` samples of the order, and return a contact sheet: their values and places.
+
+        The sheet shows itself in a notebook, as text in a terminal (``print``), and as a page (``write("page.html")``).
+        Samples have passed all stages before `batch`, filters included, and each is read alone: the position of the
+        dataset stays. The samples are the next ones over all ranks; at the end of an epoch there may be fewer.
+
+        Raises
+        ------
+        StorageError
+            Bytes could not be read. A damaged sample is no error: its card shows the damage.
+        UsageError
+            ``n`` is no whole number of at least 0.
+
+        Examples
+        --------
+        >>> import pathlib, shoal, tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     _ = pathlib.Path(directory, "0.jsonl").write_text('{"text": "a reef"}\n{"text": "a shoal"}\n')
+        ...     print(shoal.open(directory).show(1))
+        the next sample at position 0 of epoch 0
+        <BLANKLINE>
+        0  in 0.jsonl [0, 19)
+          text  6 B  a reef
+        """
+        return sheet_of(self, count_of(n, "show()"))
 
     def as_map(self) -> MapView:
         """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
