@@ -103,7 +103,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "reading.cache.large_chunks": "cli",
     "reading.checks.checked_reads": "verify",
     "reading.checks.damaged_samples": "pack verify",
-    "reading.checks.record_checksums": "cli pack verify",
+    "reading.checks.record_checksums": "cli pack tools verify",
     "reading.growing.resolved_growing": "cli tools",
     "reading.growing.resolved_segments": "cli",
     "reading.mixture.mix_request": "cli tools",

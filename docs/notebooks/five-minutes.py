@@ -29,7 +29,8 @@ def picture(number):
     inside = (x - 20 - number % 57) ** 2 + (y - 25 - number % 43) ** 2 < 18**2
     pixels = np.where(inside[..., None], np.uint8(COLOURS[name]), np.uint8(225))
     Image.fromarray(pixels).save(file := io.BytesIO(), "JPEG")
-    return {"__key__": f"disc-{number:03d}", "jpg": file.getvalue(), "txt": f"a {name} disc, number {number}"}
+    text = f"a {name} disc, number {number}"
+    return {"__key__": f"disc-{number:03d}", "jpg": file.getvalue(), "txt": text}
 
 
 summary = shoal.pack.pack(map(picture, range(240)), "bucket", shard_bytes="200KiB")

@@ -19,8 +19,10 @@ import shoal
 NUM_SAMPLES, NUM_CLASSES, BATCH = 20_000, 100, 64
 labels = np.arange(NUM_SAMPLES) * NUM_CLASSES // NUM_SAMPLES
 
-samples = ({"text": f"sample {number}".ljust(100), "label": int(label)} for number, label in enumerate(labels))
-shoal.pack.pack(samples, "sorted", format="jsonl", shard_bytes="128KiB", extent_bytes=512, columns=["label"])
+texts = (f"sample {number}".ljust(100) for number in range(NUM_SAMPLES))
+samples = ({"text": text, "label": int(label)} for text, label in zip(texts, labels, strict=True))
+sizes = {"shard_bytes": "128KiB", "extent_bytes": 512}
+shoal.pack.pack(samples, "sorted", format="jsonl", columns=["label"], **sizes)
 ds = shoal.open("sorted")
 ds
 

@@ -37,7 +37,8 @@ for name, count, mean in (("web", 1200, 100), ("code", 400, 200), ("books", 40, 
 # %%
 sources = {name: shoal.open(name) for name in ("web", "code", "books")}
 shares = {"web": 0.6, "code": 0.3, "books": 0.1}
-mixture = shoal.mix(sources, weights=shares, unit="tokens", length="num_tokens", ends="all").shuffle(seed=0)
+mixture = shoal.mix(sources, weights=shares, unit="tokens", length="num_tokens", ends="all")
+mixture = mixture.shuffle(seed=0)
 mixture
 
 # %% [markdown]

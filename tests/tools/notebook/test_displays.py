@@ -112,7 +112,7 @@ def test_other_kinds_of_datasets(data: Path) -> None:
     assert "pack_sequences" in text_of(packed.resolved)
     assert "100 samples in an epoch, of 200 stored" in text_of(opened().take(100))
     assert "Sampled" in text_of(opened().sample(num_samples=300).shuffle("buffer", samples=20))
-    assert "Columns of the index tokens:len" in text_of(lengths)
+    assert "Columns tokens:len" in text_of(lengths)
     for order in ("full", "block", "buffer", "none"):
         ds = opened().shuffle(order)
         assert f"shuffle(shoal.orders.{type(ds.resolved.order).__name__}" in text_of(ds.resolved)
@@ -127,8 +127,8 @@ def test_a_mixture_shows_its_shares(data: Path) -> None:
     mixture = shoal.mix(sources, weights={"tars": 3, "<i>docs": 1}).shuffle(seed=5)
     text = text_of(mixture)
     assert "Mixture of 2 sources" in text
-    assert "tars 75.0%, of 200 samples" in text
-    assert "<i>docs 25.0%, of 200 samples" in text
+    assert "tars 75.0%: 200 samples" in text
+    assert "<i>docs 25.0%: 200 samples" in text
     assert "width:75.0%" in mixture._repr_html_()
     assert "seed 5" in text
     assert "mix of tars 75.00%" in text_of(mixture.resolved)

@@ -15,6 +15,7 @@ from shoal.figures import counted, format_bytes
 from shoal.index.table import Index
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pipeline.stages.stage import each_stage
+from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.storage.urls import scheme_of
 from shoal.stream.choosing.index_columns import column_names
@@ -103,10 +104,10 @@ def _contents(indexes: Sequence[Index]) -> dict[str, str]:
         return {}
     fields = SampleFields.of_index(indexes[0])
     names = [] if fields is None else [printable(name) for name in fields.counts]
-    columns = [printable(name) for name in column_names(indexes[0])]
+    columns = [printable(name) for name in column_names(indexes[0]) if name != RECORD_CRCS]
     return {
         "Fields": escape(_listed(names)),
-        "Columns of the index": escape(_listed(columns)),
+        "Columns": escape(_listed(columns)),
     }
 
 
@@ -177,7 +178,7 @@ def _shares(dataset: MixedDataset) -> str:
     rows = []
     for name in sorted(weights, key=lambda name: -weights[name])[:_MOST_SOURCES]:
         visits = weights[name] * length / max(1, sizes[name])
-        words = f"{weights[name]:.1%}, of {counted(sizes[name], 'sample')}"
+        words = f"{weights[name]:.1%}: {counted(sizes[name], 'sample')}"
         words += "" if length > FOREVER // 2 else f", each {visits:.2g} times an epoch"
         rows.append((printable(name), weights[name], words))
     if len(weights) > _MOST_SOURCES:
