@@ -3,7 +3,7 @@
 #
 # Open shards at a URL, look at the samples, shuffle them, make batches, stop, and resume at the exact sample.
 #
-# You need `pip install shoal[images]`, and no network: a small server on this machine stands for your bucket.
+# You need `pip install shoal[images,remote]`, and no network: a small server on this machine stands for your bucket.
 
 # %% [markdown]
 # ## Some data
