@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         num_shown += 1
         if arguments.json:
-            output.emit(_record(sample), as_json=True)
+            output.emit(json_value(_record(sample)), as_json=True)
         else:
             lines = sample.lines(columns=shutil.get_terminal_size().columns)
             output.say("\n" * (num_shown > 1) + "\n".join(lines))
@@ -126,8 +127,8 @@ def _page(arguments: argparse.Namespace, reader: _Reader, ids: Sequence[int]) ->
     return ContactSheet(samples, about, printed(source_of(arguments))).page(made_by=typed_command(arguments.words))
 
 
-def _record(sample: ShownSample) -> object:
-    """Return a sample as JSON types."""
+def _record(sample: ShownSample) -> dict[str, Any]:
+    """Return a sample and its place by name."""
     location = {"id": sample.sample_id, "key": sample.key, "shard": sample.shard}
     place = {"first_byte": sample.first_byte, "end_byte": sample.end_byte}
-    return json_value({**location, **place, "fields": sample.fields})
+    return {**location, **place, "fields": sample.fields}
