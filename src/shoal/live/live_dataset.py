@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
 from shoal.arguments import as_choice, as_texts
@@ -17,7 +18,7 @@ from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import FEATURES, Decode
 from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage, verb_of
-from shoal.plugins.displays import as_html
+from shoal.plugins.displays import Sheet, as_html, sheet_of_values
 from shoal.stream.dataset import Dataset
 from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import count_of
@@ -25,7 +26,6 @@ from shoal.stream.verbs.dataset_requests import count_of
 _INSTEAD = {
     "take": "take samples with itertools.islice(ds, n)",
     "skip": "step over samples with itertools.islice(ds, n, None)",
-    "show": "look at samples with itertools.islice(ds, n), which moves the position of the stream",
     "select": "choose samples with filter(function)",
     "tokenize": "tokenize samples with map(function)",
     "with_ids": "number samples where they are written, or in the source",
@@ -183,6 +183,24 @@ class LiveDataset:
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
         """Set the rank and world size, as `Dataset.partition` does."""
         return self._with(ranks=Ranks.of_arguments(rank, world_size, replicate))
+
+    def show(self, n: int = 16) -> Sheet:
+        """Return a contact sheet of the next samples, as `Dataset.show` does; the position of the stream stays.
+
+        The samples are read again, so the source must give them again: `shoal.follow`, a sequence, or ``replay=True``.
+        The stream does not wait for samples: there may be fewer.
+
+        Raises
+        ------
+        UsageError
+            The source gives each sample once.
+        """
+        run = self._run().again()
+        if run is None:
+            msg = f"show() would take samples from the stream: {self._name} gives each sample once"
+            hint = "list(itertools.islice(ds, n)) takes some; from_iterable(..., replay=True) reads a source again"
+            raise UsageError(msg, hint=hint)
+        return sheet_of_values(islice(run, count_of(n, "show()")), self._name)
 
     # ---- the run
 

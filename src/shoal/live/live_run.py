@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,19 @@ class LiveRun:
         self._taken = 0
         self._has_ended = False
         self._lock = threading.RLock()
+
+    def again(self) -> LiveRun | None:
+        """Return another run that yields the next samples once more, and no batches; None if the source cannot.
+
+        It moves nothing of this run, and ends instead of waiting for samples.
+        """
+        source = self._source.again()
+        if source is None:
+            return None
+        run = LiveRun(replace(self._spec, make=lambda *_: source, batch_size=None, batch_stages=()))
+        if self._taken:
+            run.load_state_dict(self.state_dict())
+        return run
 
     def begin(self) -> None:
         """Continue after the end of the source: it may have new samples."""

@@ -6,6 +6,7 @@ The core knows no HTML: an object names its kind here, and the room `shoal.tools
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from shoal.plugins.doors import Door
@@ -29,6 +30,12 @@ class Sheet(Protocol):
 def as_html(kind: str, shown: object) -> str:
     """Return an object of a kind in `DISPLAYS` as self-contained HTML; reads no data."""
     return str(DISPLAYS.make(kind, shown))
+
+
+def sheet_of_values(values: Iterable[object], source: str) -> Sheet:
+    """Return samples without places as a contact sheet; ``source`` says in words where they come from."""
+    sheet: Sheet = DISPLAYS.make("values", values, source)
+    return sheet
 
 
 def sheet_of(dataset: object, num_samples: int) -> Sheet:

@@ -278,6 +278,25 @@ def test_a_growing_dataset_indexes_only_the_first_shards(tmp_path: Path, monkeyp
         assert ids_of(sheet) == ds.ids(0, 0, 4).tolist()
 
 
-def test_live_streams_say_what_to_do_instead() -> None:
-    with pytest.raises(AttributeError, match="islice"):
-        shoal.from_iterable(range(5)).show()
+def test_live_streams_that_can_give_their_samples_again(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "docs.jsonl")
+    followed = shoal.follow(str(tmp_path))
+    numbers = shoal.from_iterable(lambda: iter(range(200)), replay=True).map(lambda number: {"id": number})
+    streams: list[Any] = [followed, numbers, numbers.shuffle(seed=1, buffer=9).batch(3)]
+    for live in streams:
+        iterator = iter(live)
+        next(iterator)
+        before = live.state_dict()
+        shown = [sample.fields["id"] for sample in sheet_of(live, 7).samples]
+        assert live.state_dict() == before
+        following = np.concatenate([np.atleast_1d(next(iterator)["id"]) for _ in range(7)])
+        assert following[:7].tolist() == shown
+    assert len(sheet_of(shoal.from_iterable(range(5)))) == 5
+    assert len(sheet_of(shoal.follow(str(tmp_path)), 999)) == 200
+
+
+def test_other_live_streams_say_what_to_do_instead() -> None:
+    for live in (shoal.from_iterable(iter(range(5))), shoal.from_callable(lambda: 1)):
+        with pytest.raises(UsageError, match="gives each sample once") as refused:
+            live.show()
+        assert "islice" in refused.value.hint

@@ -9,7 +9,7 @@ from shoal.tools.notebook.dataset_display import dataset_html, live_html, mixtur
 from shoal.tools.notebook.order_display import order_html
 from shoal.tools.notebook.quality_display import quality_html
 from shoal.tools.notebook.stats_display import stats_html
-from shoal.tools.samples.contact_sheet import show
+from shoal.tools.samples.contact_sheet import sheet_of_values, show
 
 DISPLAYS: Mapping[str, Callable[..., Any]] = {
     "dataset": dataset_html,
@@ -19,4 +19,5 @@ DISPLAYS: Mapping[str, Callable[..., Any]] = {
     "quality": quality_html,
     "stats": stats_html,
     "samples": show,
+    "values": sheet_of_values,
 }

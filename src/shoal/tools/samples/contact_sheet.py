@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.figures import counted
 from shoal.storage.files.atomic_writes import write_atomically
@@ -15,7 +16,7 @@ from shoal.tools.notebook.fragment import fragment, heading
 from shoal.tools.reports.page_document import cards, document, section
 from shoal.tools.samples.preview import printable
 from shoal.tools.samples.sample_cards import card_of, has_picture
-from shoal.tools.samples.shown_samples import ShownSample, ShownSamples
+from shoal.tools.samples.shown_samples import ShownSample, ShownSamples, fields_and_key
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,12 +58,21 @@ class ContactSheet:
         return cards(items, kind="cards tiles" if are_pictures else "cards")
 
 
+def sheet_of_values(values: Iterable[Any], source: str) -> ContactSheet:
+    """Return samples of a live stream, which have no places, as a contact sheet."""
+    samples = tuple(ShownSample(number, "", 0, 0, *fields_and_key(value)) for number, value in enumerate(values))
+    return ContactSheet(samples, _next_words(len(samples)), printable(source))
+
+
+def _next_words(num_samples: int) -> str:
+    return {0: "no sample", 1: "the next sample"}.get(num_samples, f"the next {num_samples:,} samples")
+
+
 def show(dataset: Dataset, num_samples: int) -> ContactSheet:
     """Read the next samples of a dataset and return them as a contact sheet; see `Dataset.show`."""
     chosen = next_samples(dataset.stream, num_samples)
     shown = ShownSamples(chosen.samples, chosen.opened)
     samples = tuple(shown.first(chosen.ids.tolist(), num_samples))
-    how_many = "no sample" if not samples else f"the next {counted(len(samples), 'sample')}"
-    about = f"{how_many} at position {chosen.number:,} of epoch {chosen.epoch}".replace("next 1 sample", "next sample")
+    about = f"{_next_words(len(samples))} at position {chosen.number:,} of epoch {chosen.epoch}"
     source = dataset.stream.spec.source.words(lambda: counted(chosen.opened.index.num_samples, "sample"))
     return ContactSheet(samples, about, printable(source))

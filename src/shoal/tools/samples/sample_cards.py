@@ -33,15 +33,16 @@ def card_of(sample: ShownSample) -> Card:
         parts.append(paragraph(f"Class {printable(sample.class_name)}"))
     if sample.source:
         parts.append(paragraph(f"Source {printable(sample.source)}", kind="soft"))
-    size = unbroken(format_bytes(sample.end_byte - sample.first_byte))
-    span = f"{printable(sample.shard)} [{sample.first_byte:,}, {sample.end_byte:,})"
-    parts.append(paragraph(f"From {span}, {size}", kind="soft"))
+    if sample.shard:
+        size = unbroken(format_bytes(sample.end_byte - sample.first_byte))
+        span = f"{printable(sample.shard)} [{sample.first_byte:,}, {sample.end_byte:,})"
+        parts.append(paragraph(f"From {span}, {size}", kind="soft"))
     return f"Sample {sample.sample_id:,}", "" if sample.key is None else printable(sample.key), parts
 
 
 def has_picture(card: Card) -> bool:
     """Return True if a card begins with a picture."""
-    return card[2][0].startswith("<img")
+    return any(part.startswith("<img") for part in card[2][:1])
 
 
 def field_html(name: str, value: Any, sample_id: int, *, side: int = _FLOATING_PIXELS) -> str:

@@ -20,7 +20,10 @@ _LEAST_PREVIEW_COLUMNS = 20
 
 @dataclass(frozen=True, slots=True)
 class ShownSample:
-    """A sample with its place; ``error`` is the damage of a sample that cannot be read, which has no fields."""
+    """A sample with its place.
+
+    ``shard`` is "" without a place; ``error`` is the damage of a sample that cannot be read, which has no fields.
+    """
 
     sample_id: int
     shard: str
@@ -43,7 +46,7 @@ class ShownSample:
         key = "" if self.key is None else f"  {printable(self.key)}"
         name = f"  ({printable(self.class_name)})" if self.class_name else ""
         source = f"  of {printable(self.source)}" if self.source else ""
-        return f"{self.sample_id}{key}{name}{source}  in {self.place}"
+        return f"{self.sample_id}{key}{name}{source}" + (f"  in {self.place}" if self.shard else "")
 
     def lines(self, *, columns: int) -> list[str]:
         """Return the heading, and a line for each field, ``columns`` letters wide."""
@@ -64,13 +67,11 @@ class ShownSamples:
     def read(self, sample_id: int) -> ShownSample:
         """Read a sample. Raises `NoSampleError` if a filter drops the sample, and `ShardError` if it is damaged."""
         value = self._view[sample_id]
-        fields = _fields_of(value)
-        key = fields.pop(KEY, None)
-        key = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+        fields, key = fields_and_key(value)
         name = next(filter(None, (self._class_name(sample_id, each, fields) for each in _CLASS_FIELDS)), "")
         if str(fields.get(SOURCE_FIELD)) == self._source_of(sample_id):  # the heading has the source
             del fields[SOURCE_FIELD]
-        return self._shown(sample_id, fields, key=None if key is None else str(key), class_name=name)
+        return self._shown(sample_id, fields, key=key, class_name=name)
 
     def damaged(self, sample_id: int, error: ShardError) -> ShownSample:
         """Return a sample that could not be read."""
@@ -118,8 +119,18 @@ class ShownSamples:
         return str(known[number]) if 0 <= number < len(known) else ""
 
 
+def fields_and_key(value: Any) -> tuple[dict[str, Any], str | None]:
+    """Return the fields of a sample by name, and its key; None without a key.
+
+    Values of a tuple are named by number, and any other value is the field "sample".
+    """
+    fields = _fields_of(value)
+    key = fields.pop(KEY, None)
+    key = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+    return fields, None if key is None else str(key)
+
+
 def _fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a sample by name; values of a tuple by number, and any other value as "sample"."""
     if isinstance(value, Mapping):
         return {str(name): field for name, field in value.items()}
     if isinstance(value, tuple | list):
