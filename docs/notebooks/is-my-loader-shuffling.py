@@ -51,8 +51,7 @@ print("labels of a batch:", np.unique(labels[emitted[:BATCH]]))
 # The first batch has a few of 100 classes. `shoal.measure.audit` tests the order, and says how much it matters.
 
 # %%
-audit = shoal.measure.audit(emitted, labels=labels, batch=BATCH)
-print(audit)
+shoal.measure.audit(emitted, labels=labels, batch=BATCH)
 
 # %% [markdown]
 # ## Compare orders before a run
@@ -91,7 +90,7 @@ for step in range(5):
     print(f"batch {step}: {of_buffer:2} classes from the buffer, {of_window} from the window")
 
 # %%
-print(shoal.measure.audit(ids, labels=labels, batch=BATCH))
+shoal.measure.audit(ids, labels=labels, batch=BATCH)
 
 # %% [markdown]
 # ## Your own loader

@@ -18,11 +18,12 @@ from tests.samples import write_jsonl, write_tar_shards
 
 import shoal
 from shoal.errors import ShuffleWarning
+from shoal.measure import audit
 from shoal.quality.curves import MOST_NEAR_RATIO
 from shoal.stats.run_stats import RunStats
 
 VOID = {"br", "img", "meta"}
-MOST_BYTES = 12_000
+MOST_BYTES = 16_000
 
 
 class Checked(HTMLParser):
@@ -152,6 +153,18 @@ def test_quality_begins_with_the_verdict(data: Path) -> None:
     assert f"above the limit of {MOST_NEAR_RATIO}: mixes badly" in text_of(bad)
     assert "<svg" in bad._repr_html_()
     assert "<svg" not in ds.shuffle().quality(batch=100)._repr_html_()
+
+
+def test_an_audit_begins_with_the_grade() -> None:
+    poor = text_of(audit(range(5000), batch=64))
+    assert poor.startswith("Audit 5,000 samples delivered, of 5,000 in an epoch Poor: VR")
+    assert "variance Batches of" in poor
+    assert "more findings" in poor
+    good = text_of(audit(np.random.default_rng(0).permutation(5000), batch=64))
+    assert "Good: VR" in good
+    assert "more findings" not in good
+    assert "Too few samples" in text_of(audit([1, 0, 2]))
+    assert "in 2 epochs" in text_of(audit(np.arange(200).reshape(2, 100) % 100))
 
 
 def test_stats_are_a_dict_that_shows_the_bottleneck_first(data: Path) -> None:

@@ -48,6 +48,9 @@ _RULES = (
     "details{margin:.3rem 0}",
     "summary{cursor:pointer;opacity:.75}",
     "svg.figure{display:block;width:100%;max-width:26rem;height:auto;margin:.3rem 0}",
+    ".figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),26rem));gap:.5rem 2rem}",
+    "ul{margin:.3rem 0;padding-left:1.2em;max-width:50em}",
+    "li{margin:.3rem 0}",
     "img{border-radius:.2rem}",
 )
 
