@@ -57,8 +57,8 @@ shoal.measure.audit(emitted, labels=labels, batch=BATCH)
 # ## Compare orders before a run
 #
 # `ds.quality` predicts the mixing of an order from the index alone. **VR** is the variance of batch means relative to
-# a perfect shuffle: 1 is perfect. `near_vr` is VR over four successive batches; the loss of a model follows it, up to
-# a limit of 1.5.
+# a perfect shuffle: 1 is perfect. `near_vr` is VR over four successive batches: up to 1.5, models learned as from a
+# perfect shuffle.
 
 # %%
 ds.shuffle("buffer", samples=1000).quality(batch=BATCH, key="label")

@@ -151,7 +151,12 @@ class Stream:
             point = self.cursor.resume_point
         except StateError:
             point = None
-        return (self.cursor.epoch, self.cursor.start.number) if point is None else point[:2]
+        if point is None:
+            return self.cursor.epoch, self.cursor.start.number
+        epoch, number, place = point
+        if place is not None and place.partition.world_size == 1:  # the only rank knows the samples that it has taken
+            number = place.starts[epoch].number + place.starts[epoch].taken
+        return epoch, number
 
     def start_state(self) -> dict[str, Any]:
         """Return the state at the start of the next iterator."""

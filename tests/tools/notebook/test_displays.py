@@ -150,7 +150,7 @@ def test_quality_begins_with_the_verdict(data: Path) -> None:
     assert f"near_vr 1.00, within the limit of {MOST_NEAR_RATIO}: mixes well" in good
     kinds = np.repeat(np.arange(4), 50)
     bad = ds.shuffle("buffer", samples=40).quality(batch=8, key=kinds)
-    assert f"above the limit of {MOST_NEAR_RATIO}: mixes badly" in text_of(bad)
+    assert f"above the limit of {MOST_NEAR_RATIO}: mixes badly, and" in text_of(bad)
     assert "<svg" in bad._repr_html_()
     assert "<svg" not in ds.shuffle().quality(batch=100)._repr_html_()
 

@@ -109,6 +109,31 @@ def test_filters_and_functions_apply_as_in_the_stream(data: Path) -> None:
     assert not len(sheet_of(opened(data).filter(lambda sample: False), 5))
 
 
+def test_batches_that_ranks_fill_and_ranks_that_get_single_samples(data: Path) -> None:
+    filled = opened(data).filter(lambda sample: sample["cls"] != 1, refill=True).batch(8)
+    iterator = iter(filled)
+    next(iterator)
+    before = filled.state_dict()
+    shown = [sample.fields["txt"] for sample in sheet_of(filled, 8).samples]
+    assert filled.state_dict() == before
+    assert next(iterator)["txt"] == shown
+    ranks = opened(data).partition(rank=1, world_size=4).batch(5)
+    next(iter(ranks))
+    assert ids_of(sheet_of(ranks, 5)) == opened(data).ids(0, 20, 25).tolist()
+    single = opened(data).partition(rank=1, world_size=2).filter(lambda sample: True)
+    next(iter(single))  # no position fits all ranks: the sheet begins at the start of the epoch
+    assert ids_of(sheet_of(single, 5)) == opened(data).ids(0, 0, 5).tolist()
+
+
+def test_samples_that_are_left_out_or_chosen(data: Path) -> None:
+    assert ids_of(sheet_of(opened(data).without(positions=[(0, 10)]), 5)) == opened(data).ids(0, 10, 15).tolist()
+    assert len(sheet_of(opened(data).take(3), 16)) == 3
+    assert ids_of(sheet_of(shoal.open(data).select([7, 3, 5]))) == [3, 5, 7]
+    for order in ("full", "block", "buffer", "none"):
+        ds = shoal.open(data).shuffle(order)
+        assert ids_of(sheet_of(ds, 9)) == ds.ids(0, 0, 9).tolist()
+
+
 def test_text_for_a_terminal(data: Path) -> None:
     text = str(shoal.open(data).show(2))
     assert text == repr(shoal.open(data).show(2))

@@ -13,7 +13,7 @@ from shoal.tools.reports.curve_figures import Line, variance_figure
 def quality_html(quality: ShuffleQuality) -> str:
     """Return a shuffle quality as HTML."""
     near, mixes_well = quality.near_vr, quality.near_vr <= MOST_NEAR_RATIO
-    verdict = "mixes well" if mixes_well else "mixes badly: the loss may follow it"
+    verdict = "mixes well" if mixes_well else "mixes badly, and the loss may have waves"
     side = "within" if mixes_well else "above"
     words = f"near_vr {_ratio(near)}, {side} the limit of {MOST_NEAR_RATIO:g}: {verdict}"
     how = "measured" if quality.is_measured else "predicted"
