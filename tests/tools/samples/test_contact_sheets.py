@@ -249,7 +249,7 @@ def test_arrays_tokens_rows_and_tuples(tmp_path: Path, data: Path) -> None:
 
 def test_arrays_without_pillow(monkeypatch: pytest.MonkeyPatch, data: Path) -> None:
     def refuse(what: str) -> Any:
-        raise UsageError(what)
+        raise UsageError(what, hint="pip install it")
 
     monkeypatch.setattr("shoal.tools.samples.thumbnails.pillow", refuse)
     monkeypatch.setattr("shoal.tools.samples.thumbnails.open_image", refuse)
@@ -259,7 +259,28 @@ def test_arrays_without_pillow(monkeypatch: pytest.MonkeyPatch, data: Path) -> N
     )
     elements = Elements(sheet._repr_html_())
     assert [url[:16] for url in elements.values("src")] == ["data:image/png;b", "data:image/jpeg;"]
-    assert "c: image that cannot be shown" in elements.text
+    assert "c: image, 293.0 KiB; to see it, pip install it" in " ".join(elements.text.split())
+
+
+def test_videos_tensors_and_views(data: Path) -> None:
+    frames = np.zeros((9, 48, 64, 3), np.uint8)
+    fields = {
+        "mp4": (frames, 25.0),
+        "empty": (frames[:0], 25.0),
+        "pair": (np.zeros(3), b"x"),
+        "view": memoryview(b"text"),
+    }
+    sheet = sheet_of(shoal.open(data).map(lambda _: fields), 1)
+    elements = Elements(sheet._repr_html_())
+    assert len(elements.values("src")) == 1
+    assert "mp4: the middle of 9 frames of 64 by 48 pixels, 25 a second" in elements.text
+    assert "view: text" in elements.text
+    assert '["float64 array of shape (3,)", "1 bytes"]' in elements.text
+    torch = pytest.importorskip("torch")
+    fields = {"video": (torch.zeros((9, 3, 48, 64), dtype=torch.uint8), 25.0), "tokens": torch.arange(5)}
+    elements = Elements(sheet_of(shoal.open(data).map(lambda _: fields), 1)._repr_html_())
+    assert len(elements.values("src")) == 1
+    assert "torch.int64 array of shape (5,): 0 1 2 3 4" in elements.text
 
 
 def test_a_mixture_names_the_sources(data: Path, tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     >>> preview("tokens", np.arange(7, 9, dtype=np.uint16), columns=40)
     'uint16 array of shape (2,): 7 8'
     """
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | memoryview):
+        value = bytes(value[: 2 * _MOST_SHOWN])
         if name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
             return "(image)"
         text = _as_text(value[:_MOST_SHOWN], is_all=len(value) <= _MOST_SHOWN)
@@ -78,7 +79,7 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if isinstance(value, np.generic):
         return clipped(str(_scalar(value)), columns)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        described = f"{value.dtype} array of shape {tuple(value.shape)}"
+        described = _array_words(value)
         return described + clipped(_first_numbers(value), max(0, columns - len(described)))
     if (picture := _picture(value)) is not None:
         return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
@@ -86,6 +87,10 @@ def preview(name: str, value: Any, *, columns: int) -> str:
         text = json.dumps(value, ensure_ascii=False, default=_json_default)
         return clipped(printable(text), columns)
     return clipped(printable(repr(value)), columns)
+
+
+def _array_words(array: Any) -> str:
+    return f"{array.dtype} array of shape {tuple(array.shape)}"
 
 
 def _first_numbers(array: Any) -> str:
@@ -137,7 +142,11 @@ def _scalar(value: Any) -> Any:
 
 
 def _json_default(value: Any) -> Any:
-    return _scalar(value) if isinstance(value, np.generic) else repr(value)
+    if isinstance(value, np.generic):
+        return _scalar(value)
+    if isinstance(value, bytes | memoryview):
+        return f"{len(value):,} bytes"
+    return _array_words(value) if hasattr(value, "dtype") and hasattr(value, "shape") else repr(value)
 
 
 def _picture(value: Any) -> dict[str, Any] | None:

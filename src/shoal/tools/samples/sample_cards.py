@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
 from shoal.figures import format_bytes
 from shoal.tools.reports.page_document import paragraph
 from shoal.tools.samples.preview import preview, printable, size_of
@@ -53,7 +54,9 @@ def field_html(name: str, value: Any, sample_id: int, *, side: int = _FLOATING_P
     label = printable(name)
     try:
         picture = thumbnail_of(value)
-    except Exception:  # noqa: BLE001  # damaged bytes raise any error; or Pillow is missing
+    except UsageError as error:  # Pillow is missing
+        return paragraph(f"{label}: image, {unbroken(size_of(value))}; to see it, {error.hint}", kind="soft")
+    except Exception:  # noqa: BLE001  # damaged bytes raise any error
         return paragraph(f"{label}: image that cannot be shown, {unbroken(size_of(value))}", kind="soft")
     if picture is not None:
         size = f", {unbroken(size_of(value))}" if is_image(value) else ""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.formats.decoding.images import image_decoder, open_image, pillow
 
 _SIGNATURES = {
@@ -55,6 +56,8 @@ def thumbnail_of(value: Any) -> Thumbnail | None:
         return None if kind is None else _of_stored(data, kind)
     if all(hasattr(value, name) for name in ("mode", "size", "convert", "getbands")):
         return _of_picture(value.copy(), f"{value.size[0]} by {value.size[1]} pixels, {value.mode}")
+    if isinstance(value, tuple) and len(value) == 2 and len(getattr(value[0], "shape", ())) == 4:
+        return _of_video(*value)
     pixels = _pixels_of(value)
     return None if pixels is None else _of_pixels(*pixels)
 
@@ -130,9 +133,21 @@ def _of_pixels(pixels: NDArray[np.uint8], words: str) -> Thumbnail:
     return _of_picture(library.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels), words)
 
 
+def _of_video(frames: Any, rate: Any) -> Thumbnail | None:
+    """Return the frame in the middle of a decoded video: frames and their number per second."""
+    pixels = _pixels_of(frames[len(frames) // 2]) if len(frames) else None
+    if pixels is None:
+        return None
+    height, width = pixels[0].shape[:2]
+    words = f"the middle of {counted(len(frames), 'frame')} of {width} by {height} pixels, {float(rate):.4g} a second"
+    return _of_pixels(pixels[0], words)
+
+
 def _pixels_of(value: Any) -> tuple[NDArray[np.uint8], str] | None:
     """Return an array or tensor as pixels of shape (height, width, channels), and its facts; None if it is no image."""
     if not (hasattr(value, "shape") and hasattr(value, "dtype")) or len(value.shape) not in (2, 3):
+        return None
+    if value.shape[0] * value.shape[1] > _MOST_DECODED:
         return None
     array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     words = f"{str(value.dtype).removeprefix('torch.')} array of shape {tuple(array.shape)}"
