@@ -175,6 +175,31 @@ def test_decoding_images(tmp_path: Path, calls: Calls, data: Path, capsys: pytes
         assert "put the dataset before --decode" in capsys.readouterr().err
 
 
+def test_a_page_with_the_same_samples(tmp_path: Path, calls: Calls, data: Path) -> None:
+    page = tmp_path / "page.html"
+    assert calls.text("head", data, "-n", 3, "--seed", 3, "--decode", "--page", page) == ""
+    text = page.read_text()
+    for number in shoal.open(data).shuffle(seed=3).ids(0, 0, 3).tolist():
+        assert f"sample {number:04d}" in text
+    assert "3 samples, the first in the order of epoch 0" in text
+    assert "Made by <code>shoal head" in text
+    assert "<script" not in text
+    assert calls.text("head", data, "--ids", "7,199", "--html", page) == ""
+    assert "sample 0199" in page.read_text()
+    assert "--page writes a page" in calls.refused("head", data, "--page", page, "--json")
+
+
+def test_a_page_of_hostile_samples(tmp_path: Path, calls: Calls, data: Path) -> None:
+    del data
+    sample = {"__key__": b"k<script>", "txt": b"<script>alert(1)</script>", "jpg": b"\xff\xd8\xff broken"}
+    write_tar(tmp_path / "odd.tar", [sample])
+    calls.text("head", tmp_path / "odd.tar", "--page", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "image that cannot be shown" in text
+
+
 def test_shards_without_samples(tmp_path: Path, calls: Calls, data: Path) -> None:
     del data
     (tmp_path / "blank.jsonl").write_text("\n")

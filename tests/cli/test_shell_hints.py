@@ -20,7 +20,7 @@ SOURCE = Path(shoal.__file__).parent
 OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`[^`]*(`|$)")
 ASKS_TO_SKIP = re.compile(r"on_error=\\?['\"]skip\\?['\"](?!, quarantine)")  # a quarantine is no option
-OF_OTHERS = re.compile(r"--upgrade|docker run|tar's|aws |curl|color-scheme")
+OF_OTHERS = re.compile(r"--upgrade|docker run|tar's|aws |curl|color-scheme|var\(--")
 
 
 @pytest.mark.parametrize(

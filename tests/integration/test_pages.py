@@ -10,6 +10,9 @@ import pytest
 from tests.cli.calls import Calls
 from tests.environments import CannotHaveError
 from tests.integration.browser import Browser, browser
+from tests.samples import write_tar_shards
+
+import shoal
 
 WIDTHS = {"phone": 390, "small phone": 320, "desktop": 1280}
 
@@ -23,7 +26,7 @@ def tab() -> Iterator[Browser]:
         pytest.skip(f"no browser here: {error}")
 
 
-@pytest.fixture(params=["audit", "plan", "trace"])
+@pytest.fixture(params=["audit", "plan", "trace", "head", "show"])
 def page(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Path:
     path, calls = tmp_path / "page.html", Calls(capsys)
     if request.param == "audit":
@@ -32,6 +35,12 @@ def page(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp
     elif request.param == "plan":
         words = ["plan", "--num-samples", "2e5", "--sample-bytes", "100KB", "--ranks-per-node", 8, "--nodes", 2]
         calls.text(*words, "--global-batch", 512, "--get-price", 0.4, "--html", path)
+    elif request.param == "head":
+        write_pictures(tmp_path / "data")
+        calls.text("head", tmp_path / "data", "-n", 16, "--page", path)
+    elif request.param == "show":
+        write_tar_shards(tmp_path / "data")
+        shoal.open(tmp_path / "data").shuffle().decode().show().write(path)
     else:
         write_pictures(tmp_path / "data")
         calls.text("trace", tmp_path / "data", "--step", 1, "--context", 1, "--batch-size", 4, "--html", path)

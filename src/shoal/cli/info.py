@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
-from shoal.cli.display.preview import field_counts_text, printable, without_usual_text
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_requested
 from shoal.cli.options.stream_options import add_order_arguments, requested_order
@@ -29,6 +28,7 @@ from shoal.storage.stat_many import stat_all
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.choosing.index_columns import column_names, column_of, words_of_column
 from shoal.stream.quality.shuffle_quality import variance_ratio_bound, warning_about
+from shoal.tools.samples.preview import field_counts_text, printable, without_usual_text
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}
 _EXACT_SAMPLES = 10**7  # above this, quantiles come from about a million evenly spaced samples

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
-from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments, shuffled_mixture
@@ -23,6 +22,7 @@ from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.run_lengths import RunLengths
 from shoal.tools.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture
+from shoal.tools.samples.preview import printable
 
 _MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of a part
 _SHOWN_BATCHES = 256

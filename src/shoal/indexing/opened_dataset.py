@@ -118,7 +118,7 @@ class Opened:
 
     def words(self, num_samples: Callable[[], str]) -> str:
         """Return the number of samples and shards, and their format."""
-        return f"{num_samples()} of {self.index.num_shards:,} {self.index.format} shards"
+        return f"{num_samples()} of {counted(self.index.num_shards, f'{self.index.format} shard')}"
 
     def one(self, verb: str) -> Opened:  # noqa: ARG002
         """Return the dataset; only a mixture raises `UsageError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,7 +15,7 @@ from shoal.errors import ShardError, SourceError, StateError
 from shoal.figures import counted
 from shoal.indexing.open_source import open_source
 from shoal.live.file_listing import FileKey, FileListing, FollowSpec
-from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing, Taken, Waiting
+from shoal.live.live_source import EndOfSourceError, LiveCounters, LiveSource, Sharing, Taken, Waiting
 from shoal.order.seeds import key, text_keys
 from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
@@ -57,6 +58,11 @@ class FollowedFiles(LiveSource):
         self._fingerprints: dict[str, str] = {}  # of files whose samples a state may name
         self._ready: list[FileKey] = []
         self._name_key = ("", 0)
+
+    def again(self) -> FollowedFiles:
+        """Return another source over the files that are complete now."""
+        waiting = replace(self._waiting, counters=LiveCounters(), idle_seconds=0.0, stop=None)
+        return FollowedFiles(self._spec, waiting, self._sharing)
 
     # ---- taking
 

@@ -33,6 +33,11 @@ class IterableSource(LiveSource):
         self._iterator: Iterator[Any] | None = None
         self._next = 0
 
+    def again(self) -> IterableSource | None:
+        """Return another source over a sequence, or over an iterable that gives the same samples again."""
+        can_restart = self._replay and not self._has_state and not isinstance(self._source, Iterator)
+        return IterableSource(self._source, self._replay, self._sharing) if self._is_sequence or can_restart else None
+
     def take(self) -> Taken:
         """Return the next sample of this share."""
         while True:

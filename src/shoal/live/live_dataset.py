@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
 from shoal.arguments import as_choice, as_texts
@@ -17,6 +18,7 @@ from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import FEATURES, Decode
 from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage, verb_of
+from shoal.plugins.displays import Sheet, as_html, sheet_of_values
 from shoal.stream.dataset import Dataset
 from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import count_of
@@ -58,6 +60,16 @@ class LiveDataset:
         parts += [verb_of(stage) for stage in spec.stages]
         parts += [f"batches of {spec.batch_size:,}"] if spec.batch_size else []
         return f"<shoal.LiveDataset: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        spec = self._spec
+        facts = {
+            "Source": self._name,
+            "Shuffle": f"in {spec.size}" if spec.size else "as the samples come",
+            "Stages": [repr(stage) for stage in spec.stages],
+            "Batches": f"of {spec.batch_size:,}" if spec.batch_size else "",
+        }
+        return as_html("live", facts)
 
     def __getattr__(self, name: str) -> Any:
         """Refuse attributes of a `Dataset`, with an alternative."""
@@ -222,6 +234,33 @@ class LiveDataset:
         [b'cat 1', b'cat 3', b'cat 5']
         """
         return self._with(ranks=Ranks.of_arguments(rank, world_size, replicate))
+
+    def show(self, n: int = 16) -> Sheet:
+        """Return a contact sheet of the next samples, as `Dataset.show` does; the position of the stream stays.
+
+        The samples are read again, so the source must give them again: `shoal.follow`, a sequence, or ``replay=True``.
+        The stream does not wait for samples: there may be fewer.
+
+        Raises
+        ------
+        UsageError
+            The source gives each sample once.
+
+        Examples
+        --------
+        >>> live = shoal.from_iterable([{"txt": "a reef"}], shared=True)
+        >>> print(live.show(1))
+        the next sample
+        <BLANKLINE>
+        0
+          txt  6 B  a reef
+        """
+        run = self._run().again()
+        if run is None:
+            msg = f"show() would take samples from the stream: {self._name} gives each sample once"
+            hint = "list(itertools.islice(ds, n)) takes some; from_iterable(..., replay=True) reads a source again"
+            raise UsageError(msg, hint=hint)
+        return sheet_of_values(islice(run, count_of(n, "show()")), self._name)
 
     # ---- the run
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.map_and_filter import seeded
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
+from shoal.stats.run_stats import RunStats
 from shoal.stream.ranks import Ranks
 
 _log = logging.getLogger("shoal")
@@ -63,6 +64,19 @@ class LiveRun:
         self._taken = 0
         self._has_ended = False
         self._lock = threading.RLock()
+
+    def again(self) -> LiveRun | None:
+        """Return another run that yields the next samples once more, and no batches; None if the source cannot.
+
+        It moves nothing of this run, and ends instead of waiting for samples.
+        """
+        source = self._source.again()
+        if source is None:
+            return None
+        run = LiveRun(replace(self._spec, make=lambda *_: source, batch_size=None, batch_stages=()))
+        if self._taken:
+            run.load_state_dict(self.state_dict())
+        return run
 
     def begin(self) -> None:
         """Continue after the end of the source: it may have new samples."""
@@ -219,7 +233,7 @@ class LiveRun:
     def stats(self) -> dict[str, Any]:
         """Return the counters."""
         self.counters.num_buffered, self.counters.buffer_bytes = len(self._buffer), self._buffer.num_bytes
-        return self.counters.as_dict()
+        return RunStats(self.counters.as_dict())
 
 
 def sharing_of(ranks: Ranks) -> Sharing:

@@ -85,6 +85,13 @@ class LiveSource(ABC):
         Raises `StateError` if the source cannot continue at that position.
         """
 
+    def again(self) -> LiveSource | None:
+        """Return another source of the same samples, at the start; None if this source gives each sample once.
+
+        The other source moves nothing that this source uses, and ends instead of waiting for samples.
+        """
+        return None
+
     def number_of(self, place: Any) -> int:
         """Return a number that identifies the sample at a place in the stream."""
         return int(place)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 # Extensions that ship with shoal, loaded where a name is not the core's: a mapping of makers for each group.
-_SHIPPED = {"shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS"}
+_SHIPPED = {
+    "shoal.displays": "shoal.tools.notebook.displays_by_kind:DISPLAYS",
+    "shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS",
+}
 
 _loaded: dict[tuple[str, str], Any] = {}
 

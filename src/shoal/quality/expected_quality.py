@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal.figures import counted
+from shoal.plugins.displays import as_html
 from shoal.quality.curves import near_variance_ratio
 
 _MOST_VARIANCE_RATIO = 2.0
@@ -155,6 +156,9 @@ class ShuffleQuality:
         first_epoch = None if self.first_epoch is None else self.first_epoch.to_dict()
         fields = {name: getattr(self, name) for name in self.__slots__}
         return {**fields, "near_vr": self.near_vr, "first_epoch": first_epoch}
+
+    def _repr_html_(self) -> str:
+        return as_html("quality", self)
 
     def __str__(self) -> str:
         """Return a readable summary of a few lines."""

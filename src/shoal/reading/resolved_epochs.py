@@ -24,6 +24,7 @@ from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State, Tokenizers
 from shoal.order.states.deals import Deal, RankPlace, settled, taken_by
+from shoal.plugins.displays import as_html
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 PartT = TypeVar("PartT")
@@ -139,6 +140,9 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
         Raises `StateError`: the state is of another order or dataset.
         """
+
+    def _repr_html_(self) -> str:
+        return as_html("order", self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields to pickle for processes; caches are left out: they are large and quickly refilled."""

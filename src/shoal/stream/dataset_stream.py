@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShuffleWarning, UsageError
+from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Partition, check_rank
@@ -140,6 +140,23 @@ class Stream:
         point = self.cursor.resume_point
         if point is not None and (place := point[2]) is not None:
             self.cursor.begin(point[0], place.starts[point[0]], place.starts)
+
+    @property
+    def next_position(self) -> tuple[int, int]:
+        """Epoch and position of the next sample over all ranks, gaps not counted.
+
+        The start of the epoch if ranks are at different positions.
+        """
+        try:
+            point = self.cursor.resume_point
+        except StateError:
+            point = None
+        if point is None:
+            return self.cursor.epoch, self.cursor.start.number
+        epoch, number, place = point
+        if place is not None and place.partition.world_size == 1:  # the only rank knows the samples that it has taken
+            number = place.starts[epoch].number + place.starts[epoch].taken
+        return epoch, number
 
     def start_state(self) -> dict[str, Any]:
         """Return the state at the start of the next iterator."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError, UsageError
 from shoal.hints import LIBRARIES_OF_EXTRA, did_you_mean, pip_install
 from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
 from shoal.plugins.doors import Door
 from shoal.storage.urls import without_secrets
+from shoal.tools.samples.preview import printable
 
 _Result = TypeVar("_Result")
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.cli.display.preview import printable
 from shoal.cli.options.source_options import storage_options_of
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.formats.shard_format import Format
@@ -23,6 +22,7 @@ from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, parent, scheme_of
+from shoal.tools.samples.preview import printable
 
 _READ_ONLY = ("http", "https")
 _HINT = "--output FILE writes the index elsewhere; shoal.open(..., index=FILE) reads the file"

@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, names
 from shoal.cli.options.engine_options import Engine
 from shoal.errors import UsageError
@@ -21,6 +20,7 @@ from shoal.pack.from_shards.repacking import Repacked
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
 from shoal.pack.output.commit import PackSummary
 from shoal.pack.packing import Packed
+from shoal.tools.samples.preview import printable
 
 _MOST_LISTED = 20
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
@@ -55,6 +54,7 @@ from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
+from shoal.tools.samples.preview import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 
 from shoal.cli import output
-from shoal.cli.display.preview import field_counts_text, printable, without_usual_text
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
@@ -38,6 +37,7 @@ from shoal.pack.packing import Packed, pack_inputs
 from shoal.pack.requests import PackRequest
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
+from shoal.tools.samples.preview import field_counts_text, printable, without_usual_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
@@ -40,6 +39,7 @@ from shoal.pack.from_shards.repacking import repack_opened
 from shoal.pack.output.output_names import check_apart
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
+from shoal.tools.samples.preview import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

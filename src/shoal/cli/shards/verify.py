@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.display.preview import clipped, printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.index_output import index_output
@@ -30,6 +29,7 @@ from shoal.storage.store_protocol import Store
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 from shoal.stream.states.certificate import Certificate, covered, differences, merge_certificates
 from shoal.stream.verbs.dataset_requests import request_of_state
+from shoal.tools.samples.preview import clipped, printable
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
 from shoal.verify.shard_checks import check_shards

@@ -14,7 +14,6 @@ from typing import Any
 
 from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, typed_command, write_page
-from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments, add_sequence_arguments
@@ -23,6 +22,7 @@ from shoal.cli.trace.traced_run import Row, TracedRun, imported_run, traced_run
 from shoal.order.partition import REMAINDERS
 from shoal.order.sequences.groupings import STRATEGIES
 from shoal.storage.sources.source import printed
+from shoal.tools.samples.preview import printable
 
 _MOST_READ = 256  # samples read for display
 _MOST_OF_SHARD = 1000

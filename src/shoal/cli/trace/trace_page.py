@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.display.preview import json_value, preview, printable, size_of
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.trace.traced_run import Row
 from shoal.errors import ShoalError
 from shoal.figures import counted, format_bytes
-from shoal.formats.decoding.images import image_decoder
 from shoal.stream.dataset import Dataset
 from shoal.tools.reports.page_document import cards, document, facts, paragraph, section
+from shoal.tools.samples.preview import json_value, preview, printable, size_of
+from shoal.tools.samples.sample_cards import field_html, unbroken
+from shoal.tools.samples.shown_samples import KEY
 
-_KEY = "__key__"
-_LINE_LETTERS, _CELL_LETTERS = 100, 600
-_IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM")
-_THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # pixels of the longer side; also sharp on dense screens
+_LINE_LETTERS = 100
 
 
 @dataclass(slots=True)
@@ -60,11 +55,11 @@ class TracedSamples:
             if sample is None:
                 missing += 1
                 continue
-            key = sample.get(_KEY)
+            key = sample.get(KEY)
             name = "" if key is None else f"  {printable(str(key))}"
             output.say(f"\nsample {row['sample']}{name}" + ("" if row["step"] is None else f"  in step {row['step']}"))
             for name, value in sample.items():
-                if name != _KEY:
+                if name != KEY:
                     text = preview(str(name), value, columns=_LINE_LETTERS)
                     output.say(f"  {printable(str(name))}  {size_of(value)}  {text}".rstrip())
         if missing:
@@ -136,9 +131,9 @@ def _origins(rows: Sequence[Row]) -> dict[str, str]:
 
 def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     """Return the heading, the key and the paragraphs of a sample's card."""
-    key = sample.get(_KEY)
+    key = sample.get(KEY)
     name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
-    parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
+    parts = [field_html(str(name), value, row["sample"]) for name, value in sample.items() if name != KEY]
     to = [] if row["rank"] is None else [f"rank {row['rank']:,}", f"place {row['place']:,}"]
     to += [] if row["position"] is None else [f"position {row['position']:,}"]
     parts.append(paragraph(", ".join([*to, *filter(None, [row.get("note")])]).capitalize(), kind="soft"))
@@ -149,7 +144,7 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     if "source" in row:
         parts.append(paragraph(f"Source {printable(row['source'])}", kind="soft"))
     span = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
-    size = _unbroken(format_bytes(row["end_byte"] - row["first_byte"]))
+    size = unbroken(format_bytes(row["end_byte"] - row["first_byte"]))
     parts.append(paragraph(f"From {span}, {size}", kind="soft"))
     if seen := row.get("seen"):
         steps = [
@@ -158,45 +153,3 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
         ]
         parts.append(paragraph(f"Also {', '.join(steps)}", kind="soft"))
     return name, "" if key is None else printable(str(key)), parts
-
-
-def _unbroken(size: str) -> str:
-    """Keep the number and the unit of a size on one line."""
-    return size.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _field(name: str, value: Any, sample: int) -> str:
-    """Return a field as HTML: a thumbnail or the beginning of a text, with its size."""
-    if _is_image(value):
-        try:
-            data, width, height = _thumbnail(value)
-        except Exception:  # noqa: BLE001  # damaged bytes raise any error; or Pillow is missing
-            return paragraph(f"{printable(name)}: image that cannot be shown, {size_of(value)}", kind="soft")
-        scale = _SHOWN_PIXELS / max(width, height, 1)
-        wide, high = max(1, round(width * scale)), max(1, round(height * scale))
-        size = f"{width} by {height} pixels"
-        description = f"{printable(name)} of sample {sample}, {size}"
-        image = f'<img src="data:image/jpeg;base64,{data}" alt="{escape(description)}" width="{wide}" height="{high}">'
-        return image + paragraph(f"{printable(name)}: {size}, {_unbroken(size_of(value))}", kind="soft")
-    text = preview(name, value, columns=_CELL_LETTERS)
-    if text in ("(binary)", "(image)"):
-        return paragraph(f"{printable(name)}: {text[1:-1]}, {size_of(value)}", kind="soft")
-    return f'<p class="text"><span class="soft">{escape(printable(name))}:</span> {escape(text)}</p>'
-
-
-def _is_image(value: Any) -> bool:
-    """Return True if a value begins like an image."""
-    if not isinstance(value, bytes):
-        return False
-    return value.startswith(_IMAGE_SIGNATURES) or (value[:4] == b"RIFF" and value[8:12] == b"WEBP")
-
-
-def _thumbnail(value: bytes) -> tuple[str, int, int]:
-    """Return a JPEG thumbnail in base64, and the size of the image."""
-    image: Any = image_decoder("pil")(value)
-    width, height = image.size
-    image = image.convert("RGB")
-    image.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=80)
-    return base64.b64encode(file.getvalue()).decode("ascii"), width, height

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.display.preview import json_value, printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.sample_ids import KEY, keys_in_order
 from shoal.cli.options.source_options import imported_object, names_mixture, open_with_samples
@@ -46,6 +45,7 @@ from shoal.stream.iterating.rows import Rows
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 from shoal.stream.verbs.dataset_requests import request_of_state
+from shoal.tools.samples.preview import json_value, printable
 
 
 @dataclass(frozen=True, slots=True)

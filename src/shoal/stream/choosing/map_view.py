@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
+from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.running import run_stages
-from shoal.pipeline.stages.stage import in_epoch, stages_of
+from shoal.pipeline.stages.stage import DROPPED, in_epoch, stages_of
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.resolved_order import Resolved
@@ -38,14 +39,26 @@ class MapView:
     The view ignores order, selections, filters, batches and ranks: request the ids of `Dataset.ids`, or let
     `shoal.torch.BatchSampler` request ids. Each sample takes one read. Random stages use the epoch of the sampler;
     without a sampler, the current epoch of the dataset.
+
+    ``opened`` are the samples that are indexed so far; by default all, which may have to be indexed. With ``filters``,
+    a sample that a filter drops raises `NoSampleError`.
     """
 
-    def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:
-        opened = resolved.all_samples(spec.source)
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        resolved: Resolved,
+        cursor: Cursor,
+        *,
+        opened: OpenedDataset | None = None,
+        filters: bool = False,
+    ) -> None:
+        opened = resolved.all_samples(spec.source) if opened is None else opened
         parts = (with_chosen(part, stages_of(spec.stages, number)) for number, part in enumerate(opened.parts))
         self._opened = opened.with_parts(tuple(parts))
         self._resolved, self._cursor = resolved, cursor
-        self._stages = tuple(left for stage in spec.seeded_stages for left in stage.unfiltered())
+        stages = spec.seeded_stages
+        self._stages = stages if filters else tuple(left for stage in stages for left in stage.unfiltered())
         self._formatting = spec.formatting.of(self._opened, self._stages)
         self._verifies = spec.reading.verify == "always"
 
@@ -67,9 +80,10 @@ class MapView:
         end_with_trainer()
         sample = read_sample(*self._opened.part_of(number), verifies=self._verifies)
         epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
-        return self._formatting.sample(
-            run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)
-        )
+        result = run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)
+        if result is DROPPED:
+            raise NoSampleError(f"a filter drops sample {number}")
+        return self._formatting.sample(result)
 
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
         """Return the samples with these ids; torch calls this method to fetch a batch."""

@@ -15,6 +15,7 @@ from shoal.errors import UsageError
 from shoal.order.protocol import as_whole
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.plugins.displays import as_html
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset
@@ -39,6 +40,9 @@ class MixedDataset(Dataset):
     >>> next(iter(mixed.shuffle(seed=0)))
     {'text': 'web 21', '__source__': 'web'}
     """
+
+    def _repr_html_(self) -> str:
+        return as_html("mixture", self)
 
     @property
     def resolved(self) -> ResolvedMixture:  # type: ignore[override]  # a mixture has no chunks of its own

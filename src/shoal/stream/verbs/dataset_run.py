@@ -14,6 +14,7 @@ from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import State
 from shoal.order.states.deals import Start
 from shoal.reading.cache.cached_ranges import cache_counts
+from shoal.stats.run_stats import RunStats
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.refilling.refilled_states import resumed
@@ -249,4 +250,4 @@ class DatasetRun:
         (200, 4, 0, 0)
         """
         counters = self.stream.counters
-        return counters.as_dict() | cache_counts(self.stream.spec.source.caches, counters.of_workers)
+        return RunStats(counters.as_dict()) | cache_counts(self.stream.spec.source.caches, counters.of_workers)

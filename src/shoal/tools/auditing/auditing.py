@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
+from shoal.plugins.displays import as_html
 from shoal.quality.curves import Keys, near_variance_ratio, variance_curve
 from shoal.quality.metrics import expected_distinct_of
 from shoal.tools.auditing.cross_epoch import remet_neighbours
@@ -111,6 +112,9 @@ class Audit:
     def near_vr(self) -> float:
         """VR of the mean of four successive batches, which the loss of a model follows; NaN without ``vr``."""
         return near_variance_ratio(self.vr, self.batch) if self.vr else math.nan
+
+    def _repr_html_(self) -> str:
+        return as_html("audit", self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the heat map as JSON types."""

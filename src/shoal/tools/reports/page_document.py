@@ -12,7 +12,24 @@ from shoal.tools.reports.curve_figures import Figure
 from shoal.tools.reports.marks import DARK, LIGHT
 from shoal.tools.reports.rendering import STYLE, as_css, svg_of
 
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
+
+CARD_RULES = (
+    ".cards{list-style:none;padding:0;max-width:none;display:grid;gap:.9rem}",
+    ".cards{grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr))}",
+    ".cards>li{margin:0;padding:.8rem .9rem;overflow-wrap:anywhere;display:flow-root}",
+    ".cards>li{background:var(--panel);border:1px solid var(--rule);border-radius:.4rem}",
+    ".cards p{margin:.3rem 0;line-height:1.45}",
+    ".cards .soft{font-size:.87rem}",
+    ".cards .text{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:6;overflow:hidden}",
+    ".cards img{float:right;margin:.1rem 0 .5rem .8rem}",
+    ".cards audio{display:block;width:100%;height:2.2rem;margin:.3rem 0}",
+    ".cards .outline{display:block;width:100%;height:2.5rem;margin:.3rem 0}",
+    ".cards.tiles{grid-template-columns:repeat(auto-fill,minmax(min(46%,11.5rem),1fr))}",
+    ".cards.tiles img{float:none;display:block;margin:.4rem auto;max-width:100%;height:auto;image-rendering:auto}",
+    ".cards.tiles .fine{image-rendering:pixelated}",
+)
+"""CSS rules of `cards`, for pages and for notebooks."""
 _STYLE = (
     f""":root{{color-scheme:light dark;{as_css(LIGHT)}}}
 @media (prefers-color-scheme:dark){{:root{{{as_css(DARK)}}}}}
@@ -54,14 +71,6 @@ dt{color:var(--soft);font-size:.87rem;line-height:1.3}
 dd{margin:.1rem 0 0;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 ul{padding-left:1.1rem;max-width:46rem}
 li{margin:.5rem 0}
-.cards{list-style:none;padding:0;max-width:none;display:grid;gap:.9rem;
-grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr))}
-.cards>li{margin:0;padding:.8rem .9rem;background:var(--panel);border:1px solid var(--rule);border-radius:.4rem;
-overflow-wrap:anywhere;display:flow-root}
-.cards p{margin:.3rem 0;line-height:1.45}
-.cards .soft{font-size:.87rem}
-.cards .text{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:6;overflow:hidden}
-.cards img{float:right;margin:.1rem 0 .5rem .8rem}
 .good{color:var(--perfect)}.unknown{color:var(--soft)}.fair{color:var(--fair)}.bad,.poor{color:var(--bad)}
 .headline{font-size:1.45rem;line-height:1.25;font-weight:650;margin:1rem 0 .4rem}
 .findings{list-style:none;padding:0}
@@ -71,7 +80,7 @@ overflow-wrap:anywhere;display:flow-root}
 footer{margin-top:3rem;padding-top:1rem;padding-bottom:2.5rem;color:var(--soft);font-size:.87rem}
 img{max-width:100%;height:auto;border-radius:.2rem;display:block}
 @media print{:root{color-scheme:light}details>*{display:block}}
-""" + STYLE
+""" + "\n".join(CARD_RULES) + STYLE
 )
 
 
@@ -147,13 +156,13 @@ def weighed(items: Sequence[tuple[str, bool, Sequence[tuple[str, str]]]]) -> str
     return '<ul class="findings">\n' + "\n".join([*lines, "</ul>"])
 
 
-def cards(items: Sequence[tuple[str, str, Sequence[str]]]) -> str:
-    """Return cards: heading, soft text, and paragraphs as HTML."""
+def cards(items: Sequence[tuple[str, str, Sequence[str]]], *, kind: str = "cards") -> str:
+    """Return cards: heading, soft text, and paragraphs as HTML; ``kind`` "cards tiles" for narrow cards of pictures."""
     lines = [
         f'<li><h3>{escape(name)} <span class="soft">{escape(beside)}</span></h3>' + "".join(parts) + "</li>"
         for name, beside, parts in items
     ]
-    return '<ul class="cards">\n' + "\n".join([*lines, "</ul>"])
+    return f'<ul class="{kind}">\n' + "\n".join([*lines, "</ul>"])
 
 
 def figures(drawn: Sequence[Figure]) -> str:

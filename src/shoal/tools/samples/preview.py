@@ -18,6 +18,7 @@ from shoal.pack.inputs.sample_fields import SampleFields
 
 # A preview reads at most this many characters or bytes of a field: wider than any terminal.
 _MOST_SHOWN = 4096
+_MOST_NUMBERS = 100  # of an array
 
 
 def printable(text: str) -> str:
@@ -37,7 +38,7 @@ def clipped(text: str, columns: int) -> str:
     >>> clipped("a long story", 7)
     'a long…'
     """
-    return text if len(text) <= columns else text[: max(0, columns - 1)].rstrip() + "…"
+    return text if len(text) <= columns else (text[: columns - 1].rstrip() + "…") * (columns > 0)
 
 
 def size_of(value: Any) -> str:
@@ -64,8 +65,11 @@ def preview(name: str, value: Any, *, columns: int) -> str:
 
     >>> preview("txt", b"one\ntwo", columns=40), preview("jpg", b"\xff\xd8", columns=40)
     ('one\\ntwo', '(image)')
+    >>> preview("tokens", np.arange(7, 9, dtype=np.uint16), columns=40)
+    'uint16 array of shape (2,): 7 8'
     """
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | memoryview):
+        value = bytes(value[: 2 * _MOST_SHOWN])
         if name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
             return "(image)"
         text = _as_text(value[:_MOST_SHOWN], is_all=len(value) <= _MOST_SHOWN)
@@ -75,13 +79,29 @@ def preview(name: str, value: Any, *, columns: int) -> str:
     if isinstance(value, np.generic):
         return clipped(str(_scalar(value)), columns)
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{value.dtype} array of shape {tuple(value.shape)}"
+        described = _array_words(value)
+        return described + clipped(_first_numbers(value), max(0, columns - len(described)))
     if (picture := _picture(value)) is not None:
         return f"{picture['mode']} image of {picture['width']} x {picture['height']}"
     if value is None or isinstance(value, bool | int | float | Mapping | list | tuple):
         text = json.dumps(value, ensure_ascii=False, default=_json_default)
         return clipped(printable(text), columns)
     return clipped(printable(repr(value)), columns)
+
+
+def _array_words(array: Any) -> str:
+    return f"{array.dtype} array of shape {tuple(array.shape)}"
+
+
+def _first_numbers(array: Any) -> str:
+    """Return the first numbers of a one-dimensional array, after a colon; "" for other arrays."""
+    if len(array.shape) != 1 or not hasattr(array[:0], "tolist"):
+        return ""
+    values = array[:_MOST_NUMBERS].tolist()
+    if not values or not all(isinstance(value, bool | int | float) for value in values):
+        return ""
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values]
+    return f": {' '.join(texts)}" + (" ..." if len(array) > _MOST_NUMBERS else "")
 
 
 def field_counts_text(fields: SampleFields) -> str:
@@ -122,7 +142,11 @@ def _scalar(value: Any) -> Any:
 
 
 def _json_default(value: Any) -> Any:
-    return _scalar(value) if isinstance(value, np.generic) else repr(value)
+    if isinstance(value, np.generic):
+        return _scalar(value)
+    if isinstance(value, bytes | memoryview):
+        return f"{len(value):,} bytes"
+    return _array_words(value) if hasattr(value, "dtype") and hasattr(value, "shape") else repr(value)
 
 
 def _picture(value: Any) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.cli.display.preview import clipped, json_value, preview, printable, size_of
+from shoal.tools.samples.preview import clipped, json_value, preview, printable, size_of
 
 
 @pytest.mark.parametrize(
