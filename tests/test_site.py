@@ -28,8 +28,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {name: value or "" for name, value in attrs}
-        if tag in {"script", "img", "iframe", "source", "video", "audio"} and "src" in attributes:
-            self.loaded.append(attributes["src"])
+        if tag in {"script", "img", "iframe", "source", "video", "audio"}:
+            self.loaded += [url for url in [attributes.get("src", "")] if not url.startswith("data:")]
         if tag == "link" and attributes.get("rel") not in {"canonical", "next", "prev"}:
             self.loaded.append(attributes["href"])
         if tag == "img" and not attributes.get("alt"):

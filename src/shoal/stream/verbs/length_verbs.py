@@ -126,7 +126,7 @@ class LengthVerbs(DatasetRun):
         Examples
         --------
         >>> docs  # of 8 to 47 tokens
-        <shoal.Dataset: 40 samples of 1 mds shards>
+        <shoal.Dataset: 40 samples of 1 mds shard>
         >>> batch = next(iter(docs.shuffle(seed=0).pack_sequences(64).batch(4)))
         >>> batch["tokens"].shape, batch["segment_ids"][0, ::8]
         ((4, 64), array([1, 2, 2, 2, 2, 3, 3, 3], dtype=int32))
