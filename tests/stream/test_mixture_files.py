@@ -308,3 +308,13 @@ def test_what_a_mixture_file_cannot_take_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.yaml").mkdir()
     (tmp_path / "web" / "a.jsonl").rename(tmp_path / "data.yaml" / "a.jsonl")
     assert shoal.open(tmp_path / "data.yaml").num_samples == SIZES["web"]
+
+
+@pytest.mark.parametrize("options", ["zqhidden", "[zqhidden]", "{headers: zqhidden}", "{odd: zqhidden}"])
+def test_errors_show_no_storage_options(options: str, tmp_path: Path) -> None:
+    path = tmp_path / "blend.yaml"
+    path.write_text(f"sources: {{web: {{path: 'http://127.0.0.1:9/a.jsonl', storage_options: {options}}}}}\n")
+    with pytest.raises(UsageError) as caught:
+        shoal.open(path)
+    assert "line 1" in str(caught.value)
+    assert "zqhidden" not in f"{caught.value!r}{caught.value}"

@@ -118,6 +118,8 @@ def _path(node: Marked, what: str) -> str | list[str]:
 
 def _opening(key: str, node: Marked, file: str) -> Any:
     if key == "storage_options":
+        if isinstance(node.value, str):  # not quoted in the error: the text may be a key
+            raise node.error("storage_options maps names to values; got a text", "storage_options: {anonymous: true}")
         return _plain_mapping(node, key)
     if key == "index":
         return beside(file, node.text(key))
