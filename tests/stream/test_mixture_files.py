@@ -335,7 +335,13 @@ def test_a_mixture_file_writes_no_file(scheme: str, tmp_path: Path) -> None:
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["federated_token_file", "service_account_path", "proxy", "ca_bundle", "filesystem"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("federated_token_file", "service_account_path", "proxy", "ca_bundle", "filesystem", "client_options"),
+        "allow_invalid_certificates",
+    ],
+)
 def test_a_mixture_file_sends_no_file_of_this_machine(name: str, tmp_path: Path) -> None:
     text = f"sources:\n  a: {{path: 's3://bucket/a.jsonl', storage_options: {{{name}: /etc/hostname}}}}\n"
     with pytest.raises(UsageError, match=f"line 2, column 54: storage_options .* '{name}'") as caught:
