@@ -109,7 +109,12 @@ def test_a_mixture_file_runs_nothing(source: str, tmp_path: Path, monkeypatch: p
     assert "hostile" not in sys.modules
 
 
-def test_reading_writes_to_the_cache_alone(tmp_path: Path) -> None:
+def test_reading_writes_to_the_cache_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("home", "work", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "work")
     write_tar_shards(tmp_path / "data")
 
     def files() -> dict[str, int]:
