@@ -70,7 +70,7 @@ def _check_memo(data: bytes) -> None:
     import pickletools  # noqa: PLC0415  # takes longer to import than the rest of this module, and is rarely needed
 
     for operation, place, _ in pickletools.genops(data):
-        if operation.name in _PUTS and not 0 <= place <= len(data):
+        if operation.name in _PUTS and not 0 <= int(place or 0) <= len(data):
             raise ValueError(f"its memo would have {place} places, but the pickle has {len(data)} bytes")
 
 
