@@ -30,7 +30,7 @@ from shoal.storage.store_of_url import open_store
 from shoal.testing import RangeServer
 
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-WITHOUT_TEST = ("**C libraries parse", "**Data can take time", "**An installed package")
+WITHOUT_TEST = ("**C libraries parse", "**Data can take time", "**An installed package", "**A checkpoint may be")
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
