@@ -34,7 +34,7 @@ from shoal.version import __version__
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, SOURCE, BUILT = ROOT / "docs", ROOT / ".site" / "source", ROOT / ".site" / "built"  # as in zensical.toml
 LOG = ROOT / "bench" / "LOG.md"
-BESIDE = [LOG, ROOT / "changes" / "README.md", *ROOT.glob("[C-S]*.md")]
+BESIDE = [LOG, *(ROOT / name / "README.md" for name in ("changes", "tests/kept")), *ROOT.glob("[C-S]*.md")]
 _LINK = re.compile(r"(\]\()([^)\s]+)")
 _FENCE = re.compile(r"\s*(```+)")
 _COMPLAINT = re.compile(r"^(?:griffe|ERROR|WARNING|Warning|Error)\b.*", re.MULTILINE)

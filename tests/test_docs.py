@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 RUN = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [
     *RUN,
-    ROOT / "CONTRIBUTING.md",
+    *(ROOT / page for page in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "tests/kept/README.md")),
     *(p for d in ("design", "changes", "bench") for p in sorted((ROOT / d).rglob("*.md"))),
 ]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli.output import complain, emit, format_record, format_table, format_value
+from shoal.cli.main import main
+from shoal.cli.output import complain, emit, format_record, format_table, format_value, say
 from shoal.figures import format_bytes, format_count, format_seconds
 
 
@@ -100,3 +102,29 @@ def test_complaints_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     complain("error: no")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "shoal: error: no\n")
+
+
+HOSTILE = "a\x1b]0;title\x07\x1b[31m\x9b2J\x7f\u202e\r"
+
+
+def test_no_text_of_others_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"one {HOSTILE}\n\ttwo ä")
+    complain(f"error: {HOSTILE}\n  hint: three")
+    emit({"name": HOSTILE})
+    emit({"name": HOSTILE}, as_json=True)
+    out, err = capsys.readouterr()
+    assert "\n\ttwo ä\n" in out
+    assert "\n  hint: three\n" in err
+    assert not [letter for letter in out + err if not letter.isprintable() and letter not in "\n\t"]
+    assert json.loads(out.splitlines()[-1]) == {"name": HOSTILE}
+
+
+def test_names_of_files_do_not_command_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "x\x1b]0;title\x07"
+    directory.mkdir()
+    (directory / "y\x1b[31m.tar").write_bytes(b"no archive" * 100)
+    for source in (directory, directory / "y\x1b[31m.tar", directory / "missing\x9b.tar"):
+        assert main(["info", str(source)]) != 0
+    out, err = capsys.readouterr()
+    assert "\\x1b[31m.tar" in err
+    assert not [letter for letter in out + err if not letter.isprintable() and letter != "\n"]

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.environments import ROOT, environment
 
 COMPAT = ROOT / ".compat"
-# The oldest numpy from 2.0 on with a wheel for the interpreter: 2.0 came before Python 3.13.
-OLDEST_NUMPY = {"3.11": "2.0.2", "3.12": "2.0.2", "3.13": "2.1.0"}
+# The oldest numpy from 2.0 on with a wheel for the interpreter: 2.0 came before Python 3.13, and 2.3.1 before 3.14.
+OLDEST_NUMPY = {"3.11": "2.0.2", "3.12": "2.0.2", "3.13": "2.1.0", "3.14": "2.3.2"}
 GOLDEN = ("tests/order", "tests/stream/test_hash_splits.py")
 _NO_TESTS = 5  # pytest's exit code for "nothing collected"
 

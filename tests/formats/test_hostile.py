@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
+import shutil
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from tests.formats import writers
 
 from shoal.errors import ShardError
+from shoal.formats.decoding.pickles import plain_pickle
 from shoal.formats.format_registry import format_named
 from shoal.formats.rows.litdata.reader import LitData
 from shoal.formats.shard_format import Format, Span
@@ -199,3 +202,25 @@ def test_a_footer_that_names_messages_elsewhere_is_refused(begin: int) -> None:
             format_named("arrow").scan(lambda first, end, data=data: data[first:end], len(data), shard="a")
         footer[:] = whole[-10 - size : -10]
     assert blocks
+
+
+@pytest.mark.parametrize("put", [b"r" + (1 << 22).to_bytes(4, "little"), b"p4194304\n"])
+def test_a_pickle_of_numbers_that_counts_on_memory_is_refused(put: bytes) -> None:
+    def attempt() -> None:
+        with pytest.raises(ValueError, match="its memo"):
+            plain_pickle(b"\x80\x02K\x01" + put + b".")
+
+    _, used_bytes = measured(attempt)
+    assert used_bytes < 1 << 20
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_of_numbers_is_read(protocol: int) -> None:
+    values = [(2, 3, 2), "text", [1, [2, (3,)]], (2, 3)]
+    assert plain_pickle(pickle.dumps(values, protocol)) == values
+
+
+@pytest.mark.parametrize("value", [print, shutil.rmtree, np.float64(1), 1j])
+def test_a_pickle_that_calls_anything_is_not_read(value: object) -> None:
+    with pytest.raises(ValueError, match="it wants"):
+        plain_pickle(pickle.dumps(value))

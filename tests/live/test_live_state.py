@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import StateError, UsageError
+from shoal.live import live_state
 from shoal.live.live_state import kept, restored
+from shoal.testing.known_shards import measured
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 KEYS = st.text() | st.integers() | st.just("!")
@@ -90,3 +92,19 @@ def test_other_types_are_refused_with_their_field(value: object) -> None:
 def test_other_texts_are_refused(text: object) -> None:
     with pytest.raises(StateError, match="contents in the state"):
         restored(text)
+
+
+def test_a_small_text_does_not_become_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_state, "_MOST_BYTES", 1 << 20)
+    bomb = base64.b64encode(zlib.compress(b"[" + b" " * (64 << 20) + b"]")).decode()
+
+    def refused() -> StateError:
+        with pytest.raises(StateError, match=r"more than 1,048,576 bytes(?s:.)*changed or cut short") as caught:
+            restored(bomb)
+        return caught.value
+
+    _, used_bytes = measured(refused)
+    assert used_bytes < 8 << 20
+    with pytest.raises(UsageError, match=r"more than 1,048,576 bytes(?s:.)*smaller buffer"):
+        kept([b"x" * (1 << 20)])
+    assert restored(kept([b"x" * 1000])) == [b"x" * 1000]

@@ -237,3 +237,58 @@ def test_struck_out() -> None:
         without_secrets("abfs://files:pw@account.dfs.core.windows.net/a")
         == "abfs://files@account.dfs.core.windows.net/a"
     )
+
+
+@settings(
+    max_examples=2, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(secret=SECRETS)
+@pytest.mark.parametrize("place", PLACES)
+def test_pages_and_records_hold_no_secret(
+    place: str, secret: str, server: RangeServer, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = PLACES[place](f"{server.url}/d/{{a,b}}.jsonl", secret)
+    words = [f"--storage-option=headers.{name}={text}" for name, text in options.get("headers", {}).items()]
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as out:
+        monkeypatch.setenv("SHOAL_CACHE_DIR", cache)
+        calls = (
+            ["trace", url, "--step", "0", "--global-batch", "4", "--show", "--html", f"{out}/trace.html"],
+            ["plan", url, "--global-batch", "4", "--html", f"{out}/plan.html"],
+            ["audit", url, "--batch-size", "4", "--html", f"{out}/audit.html"],
+            ["repack", url, f"{out}/repacked", "--format", "jsonl"],
+            ["index", url, "--output", f"{out}/shoal.index"],
+        )
+        codes = [main([*call, *words]) for call in calls]
+        printed = said()
+        assert codes == [0] * len(calls), printed
+        assert len([path for path in Path(out).iterdir() if path.suffix == ".html"]) == 3
+        assert secret not in printed + everything_below(Path(out)) + everything_below(Path(cache))
+
+
+def test_a_packing_into_a_store_writes_no_secret(s3: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "zqPackedWithASecret0123"
+    written: list[bytes] = []
+    store_type = type(open_store(s3.root, s3.options))
+    put, put_if = store_type.put, store_type.put_if
+
+    def as_bytes(data: Any) -> bytes:
+        return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else b"".join(map(bytes, data))
+
+    def noted_put(self: Any, path: str, data: Any) -> Any:
+        written.append(path.encode() + as_bytes(data))
+        return put(self, path, data)
+
+    def noted_put_if(self: Any, path: str, data: Any, **terms: Any) -> Any:
+        written.append(path.encode() + as_bytes(data))
+        return put_if(self, path, data, **terms)
+
+    monkeypatch.setattr(store_type, "put", noted_put)
+    monkeypatch.setattr(store_type, "put_if", noted_put_if)
+    samples = ({"id": number} for number in range(20))
+    options = s3.options | {"secret_access_key": secret, "headers": {"X-Key": secret}}
+    shoal.pack.pack(samples, f"{s3.root}/packed", format="jsonl", shard_bytes=100, storage_options=options)
+    store = open_store(s3.root, s3.options)
+    kept = [bytes(store.read_range(info.path, 0, info.num_bytes)) for info in store.list(f"{s3.root}/packed")]
+    assert any(b"plan" in data for data in written)  # the record of the unfinished packing
+    assert len(kept) > 2
+    assert not [data for data in (*written, *kept) if secret.encode() in data]

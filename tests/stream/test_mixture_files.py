@@ -308,3 +308,42 @@ def test_what_a_mixture_file_cannot_take_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.yaml").mkdir()
     (tmp_path / "web" / "a.jsonl").rename(tmp_path / "data.yaml" / "a.jsonl")
     assert shoal.open(tmp_path / "data.yaml").num_samples == SIZES["web"]
+
+
+@pytest.mark.parametrize("options", ["zqhidden", "[zqhidden]", "{headers: zqhidden}", "{odd: zqhidden}"])
+def test_errors_show_no_storage_options(options: str, tmp_path: Path) -> None:
+    path = tmp_path / "blend.yaml"
+    path.write_text(f"sources: {{web: {{path: 'http://127.0.0.1:9/a.jsonl', storage_options: {options}}}}}\n")
+    with pytest.raises(UsageError) as caught:
+        shoal.open(path)
+    assert "line 1" in str(caught.value)
+    assert "zqhidden" not in f"{caught.value!r}{caught.value}"
+
+
+@pytest.mark.parametrize("scheme", ["filecache", "simplecache", "blockcache"])
+def test_a_mixture_file_writes_no_file(scheme: str, tmp_path: Path) -> None:
+    """A cache of fsspec would write a file with a name of the mixture file's choice, where Python may import it."""
+    pytest.importorskip("fsspec")
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "sitecustomize.py").write_text("import os\n")
+    options = f"{{target_protocol: file, cache_storage: '{tmp_path}/victim', same_names: true}}"
+    text = (
+        f"sources: {{a: {{path: '{scheme}://{tmp_path}/sitecustomize.py', format: text, storage_options: {options}}}}}"
+    )
+    with pytest.raises(UsageError, match=r"line 1, column \d+: storage_options .* 'target_protocol'(?s:.)*shoal.open"):
+        list(opened(tmp_path, text))
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("federated_token_file", "service_account_path", "proxy", "ca_bundle", "filesystem", "client_options"),
+        "allow_invalid_certificates",
+    ],
+)
+def test_a_mixture_file_sends_no_file_of_this_machine(name: str, tmp_path: Path) -> None:
+    text = f"sources:\n  a: {{path: 's3://bucket/a.jsonl', storage_options: {{{name}: /etc/hostname}}}}\n"
+    with pytest.raises(UsageError, match=f"line 2, column 54: storage_options .* '{name}'") as caught:
+        opened(tmp_path, text)
+    assert "hostname" not in str(caught.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -20,6 +21,9 @@ _UNITS: Mapping[str, Callable[[float], str]] = {  # by the end of a name, longer
     "bytes": format_bytes,
     "seconds": format_seconds,
 }
+
+# Control characters but newlines and tabs, and characters that change the direction of writing.
+_FOR_TERMINALS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
@@ -34,7 +38,11 @@ def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | N
     >>> emit({"num_samples": 1234567, "window_bytes": 3 << 29}, as_json=True)
     {"num_samples": 1234567, "window_bytes": 1610612736}
     """
-    say(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) if as_json else format_record(record), stream)
+    if as_json:  # escaped here, since the escapes of say() are not JSON
+        text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False)
+        say(_FOR_TERMINALS.sub(lambda letter: f"\\u{ord(letter[0]):04x}", text), stream)
+    else:
+        say(format_record(record), stream)
 
 
 def without_usual(record: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
@@ -43,14 +51,14 @@ def without_usual(record: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:
-    """Print a line to stdout."""
-    print(text, file=sys.stdout if stream is None else stream)
+    """Print a line to stdout, without commands for the terminal."""
+    print(_harmless(text), file=sys.stdout if stream is None else stream)
 
 
 def complain(text: str) -> None:
-    """Print a line to stderr, with the prefix ``shoal:``."""
+    """Print a line to stderr, with the prefix ``shoal:`` and without commands for the terminal."""
     flush()  # to keep the order of lines in a terminal or a shared log
-    print(f"shoal: {text}", file=sys.stderr, flush=True)
+    print(f"shoal: {_harmless(text)}", file=sys.stderr, flush=True)
 
 
 def flush() -> None:
@@ -125,6 +133,11 @@ def format_value(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(format_value("", item) for item in value) or "-"
     return str(value)
+
+
+def _harmless(text: str) -> str:
+    """Escape commands for terminals: a file of a stranger may have any name, and errors quote names."""
+    return _FOR_TERMINALS.sub(lambda letter: ascii(letter[0])[1:-1], text)
 
 
 def _label(name: str) -> str:

@@ -25,6 +25,7 @@ VERSION = 1
 
 _MARK = "!"  # key of every JSON object that encodes a type unknown to JSON
 _NUMPY_KINDS = "biufcSUmM"
+_MOST_BYTES = 1 << 30  # of the samples in a state as JSON: a thousandth of the bytes can claim as many
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,17 +113,30 @@ def kept(values: Sequence[Any]) -> str:
     [{'x': b'ab', 'y': (1, 2.5)}]
     """
     text = json.dumps([_encoded(value, "the sample") for value in values], separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 1)).decode()
+    if len(text) > _MOST_BYTES:  # json.dumps gives ASCII
+        msg = f"state_dict(contents=True) would keep samples of more than {_MOST_BYTES:,} bytes"
+        raise UsageError(msg, hint="give shuffle() a smaller buffer, or save the state without contents")
+    return base64.b64encode(zlib.compress(text.encode(), 1)).decode()
 
 
 def restored(text: Any) -> list[Any]:
     """Return the values in a text from `kept`; raises `StateError` for any other text."""
     try:
-        values = json.loads(zlib.decompress(base64.b64decode(text, validate=True)).decode("utf-8", "surrogatepass"))
+        values = json.loads(_decompressed(base64.b64decode(text, validate=True)).decode("utf-8", "surrogatepass"))
         return [_decoded(value) for value in values]
     except (TypeError, ValueError, KeyError, zlib.error, RecursionError) as error:
         msg = f"the contents in the state cannot be read: {type(error).__name__}: {error}"
         raise StateError(msg, hint="the state was changed or cut short after it was saved") from None
+
+
+def _decompressed(data: bytes) -> bytes:
+    member = zlib.decompressobj()
+    plain = member.decompress(data, _MOST_BYTES + 1)
+    if len(plain) > _MOST_BYTES:
+        raise ValueError(f"they have more than {_MOST_BYTES:,} bytes")
+    if not member.eof:
+        raise ValueError("they are cut short")
+    return plain
 
 
 def _encoded(value: Any, where: str) -> Any:

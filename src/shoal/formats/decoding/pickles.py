@@ -16,6 +16,8 @@ import numpy as np
 
 from shoal.errors import UsageError
 
+_PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
+
 
 def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], Any]:
     """Return a function that loads pickles, with ValueError for damaged ones; ``how`` is the call that allows them.
@@ -55,11 +57,21 @@ def plain_pickle(data: bytes) -> Any:
     (2, 3)
     """
     try:
+        _check_memo(data)
         return _NoClasses(io.BytesIO(data)).load()
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001  # a damaged pickle can raise anything
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _check_memo(data: bytes) -> None:
+    """Raise `ValueError` if a place in the memo is beyond the pickle: Python allocates all places up to the largest."""
+    import pickletools  # noqa: PLC0415  # takes longer to import than the rest of this module, and is rarely needed
+
+    for operation, place, _ in pickletools.genops(data):
+        if operation.name in _PUTS and not 0 <= int(place or 0) <= len(data):
+            raise ValueError(f"its memo would have {place} places, but the pickle has {len(data)} bytes")
 
 
 def refusal(*, what: str, how: str) -> UsageError:

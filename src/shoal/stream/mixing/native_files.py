@@ -17,6 +17,15 @@ _MIXTURE_KEYS = (
     *("epoch_size", "max_repeats", "missing", "shuffle", "changes"),
 )
 _OPENING_KEYS = ("split", "index", "format", "storage_options", "index_columns")
+# Options that name an account, a key or a server. Others can name files of this machine, which a store sends to a
+# server (federated_token_file), or a directory, where a filesystem of fsspec writes files (cache_storage): a mixture
+# file may come from a stranger.
+_STORAGE_OPTIONS = (
+    *("access_key_id", "account_key", "account_name", "anon", "anonymous", "connect_timeout_seconds"),
+    *("deadline_seconds", "endpoint", "endpoint_url", "headers", "key", "max_open_files", "profile", "region"),
+    *("requester_pays", "sas_key", "secret", "secret_access_key", "session_token", "timeout_seconds", "token"),
+    "virtual_hosted_style_request",
+)
 _SOURCE_KEYS = ("path", *SHARES, *_OPENING_KEYS, "select", "columns", "shuffle", "max_repeats")
 _SHUFFLE_KEYS = ("order", "seed", "window", "chunk", "num_canonical_nodes")
 _RUNS = {"batch": PerBatch, "rank": PerRank}
@@ -118,7 +127,7 @@ def _path(node: Marked, what: str) -> str | list[str]:
 
 def _opening(key: str, node: Marked, file: str) -> Any:
     if key == "storage_options":
-        return _plain_mapping(node, key)
+        return _storage_options(node)
     if key == "index":
         return beside(file, node.text(key))
     if key == "index_columns" and isinstance(node.value, dict):
@@ -126,6 +135,20 @@ def _opening(key: str, node: Marked, file: str) -> Any:
     if key == "format":
         return node.text(key)
     return _list_of(node.texts(key)) if key == "index_columns" else node.texts(key)
+
+
+def _storage_options(node: Marked) -> dict[str, Any]:
+    """Return the options of a source; errors quote no values, which may be keys."""
+    if isinstance(node.value, str):
+        raise node.error("storage_options maps names to values; got a text", "storage_options: {anonymous: true}")
+    for name in node.mapping("storage_options"):
+        if name not in _STORAGE_OPTIONS:
+            msg = f"storage_options of a mixture file may not have {name!r}"
+            hint = (
+                f"pass it in Python, shoal.open(..., storage_options=...); a file takes {', '.join(_STORAGE_OPTIONS)}"
+            )
+            raise node.keys[name].error(msg, did_you_mean(name, _STORAGE_OPTIONS) + hint)
+    return _plain_mapping(node, "storage_options")
 
 
 def _plain_mapping(node: Marked, what: str) -> dict[str, Any]:
