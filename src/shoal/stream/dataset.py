@@ -26,6 +26,7 @@ from shoal.stream.choosing.hash_splits import split_specs
 from shoal.stream.choosing.index_columns import class_names, key_column
 from shoal.stream.choosing.left_out import gaps_without
 from shoal.stream.choosing.map_view import MapView
+from shoal.stream.iterating.reporters import check_reporter
 from shoal.stream.quality.predictions import predicted
 from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import count_of, order_request
@@ -225,7 +226,9 @@ class Dataset(StageVerbs):
         verify: str = "arrival",
         deadline: float | None = None,
         hedge: bool = False,
-        progress: bool = False,
+        progress: bool | str = False,
+        trace: str | os.PathLike[str] | None = None,
+        trace_seconds: float = 60.0,
     ) -> Self:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
@@ -260,6 +263,12 @@ class Dataset(StageVerbs):
             If true, a request slower than nearly all others is sent a second time, and the first response is used.
         progress
             If true, show a line on stderr, on rank 0, with throughput and the bottleneck; in a log, every minute.
+            "page" serves a page with the run instead, for a browser on this machine, and writes its address on stderr.
+        trace
+            A file for the first ``trace_seconds`` of requests, waits, stages and batches by thread and process, to open
+            in ui.perfetto.dev or chrome://tracing. Rank 0 writes it; with "{rank}" in the path, each rank does.
+        trace_seconds
+            Seconds from the begin of the first iterator that ``trace`` records.
 
         Raises
         ------
@@ -275,7 +284,10 @@ class Dataset(StageVerbs):
             deadline=deadline,
             hedge=hedge,
             progress=progress,
+            trace=trace,
+            trace_seconds=trace_seconds,
         )
+        check_reporter(options.progress)
         if self.stream.spec.reading != ReadingOptions():
             msg = "reading() was called before; a second call would override the first"
             raise UsageError(msg, hint="give all options in one call")
