@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ class Noted:
 
 
 @pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Noted]]:
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     made: list[Noted] = []
 
     def make(spec: Any, position: Any) -> Noted:
@@ -39,7 +38,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Noted]]:
         return made[-1]
 
     monkeypatch.setattr(reporters, "REPORTERS", reporters.Reporters({"line": ProgressLine, "noted": make}))
-    yield made
+    return made
 
 
 def test_a_reporter_is_called_after_each_batch_and_at_the_end(tars: Dataset, noted: list[Noted]) -> None:

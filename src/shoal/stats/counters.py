@@ -178,7 +178,7 @@ class Throughput:
     functions, batches). If a thread or processes make the batches, `add` records the time inside, and the time is split
     in proportion to their work. An iterator that makes its own batches counts this time itself (``make_seconds``), and
     only sets ``began``, ``first`` and ``last``: a call of `add` for every sample would cost noticeable time. ``began``
-    is the begin of the latest ``next()``.
+    is the begin of the latest ``next()``. ``is_elsewhere`` if a thread or processes make the batches.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> counters = Counters()
@@ -190,14 +190,16 @@ class Throughput:
     (1.0, 0.625, 'storage')
     """
 
-    __slots__ = ("_before", "_counters", "_inside_seconds", "began", "clock", "first", "last")
+    __slots__ = ("__weakref__", "_before", "_counters", "_inside_seconds", "began", "clock", "first", "last")
 
-    def __init__(self, counters: Counters, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, counters: Counters, *, is_elsewhere: bool = False, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.clock = clock
         self._counters, self._before = counters, _MEASURED(counters)
         self.first: float | None = None
         self.began = self.last = 0.0
-        self._inside_seconds: float | None = None
+        self._inside_seconds: float | None = 0.0 if is_elsewhere else None
 
     def add(self, began: float, ended: float) -> None:
         """Record a ``next()`` that began and ended at these readings of `clock`."""
@@ -210,6 +212,11 @@ class Throughput:
     def is_inside(self) -> bool:
         """True while a ``next()`` is under way."""
         return self.began > self.last
+
+    @property
+    def makes_itself(self) -> bool:
+        """True if the iterator makes its own batches; False if a thread or processes make them."""
+        return self._inside_seconds is None
 
     @property
     def inside_seconds(self) -> float:

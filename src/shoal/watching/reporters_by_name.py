@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-REPORTERS_AROUND: dict[str, Any] = {"page": None, "trace": None}
+from shoal.watching.page_reporter import PageReporter
+
+REPORTERS_AROUND: dict[str, Any] = {"page": PageReporter, "trace": None}

@@ -74,7 +74,7 @@ class Iteration:
             self._failure: BaseException | None = None
             self._closed = self._is_stopped = False
             self._generation = start_methods.generation
-            self._throughput = spec.counters.throughput = Throughput(spec.counters)
+            self._throughput = spec.counters.throughput = Throughput(spec.counters, is_elsewhere=source is not None)
             # Samples made together by the source are yielded without calling the source again.
             self._queue = EMPTY_QUEUE
             self._takes_queue = source is None and spec.convert is None and self._reporter is None
