@@ -124,3 +124,9 @@ def test_the_first_batch_and_the_end() -> None:
     late = pace(30.0, 30.0, call_seconds=30.0, is_waiting=True, seconds=30.0, **nothing)
     assert verdict_of(late, REMOTE)[:2] == ("bad", "FIRST BATCH")
     assert verdict_of(pace(5.0), REMOTE._replace(is_over=True, epoch=3)).sentence.startswith("Epoch 3 is over")
+
+
+def test_a_live_source_without_new_samples_is_named() -> None:
+    live = Circumstances(is_live=True)
+    assert verdict_of(pace(0.1, 0.1, call_seconds=9.0, seconds=20.0), live).word == "NO NEW SAMPLES"
+    assert verdict_of(pace(0.1, 0.1, call_seconds=1.0), live).word == "NOT WAITING"

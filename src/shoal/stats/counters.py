@@ -66,8 +66,8 @@ class Counters:
     views alone then hold ``pinned_bytes``. ``is_compiled`` is true if the compiled module of shoal cuts samples of tar,
     MDS and TFRecord.
 
-    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
-    bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and
+    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, the
+    ``inside_seconds`` of them that the consumer spent in ``next()``, rates, and the bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and
     making batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages" or
     "consumer". Before the first ``next()``, rates are 0, and shares and the bottleneck None.
 
@@ -233,6 +233,7 @@ class Throughput:
         samples, requests, read_bytes, wait, make = self._since_begin()
         rates: dict[str, Any] = {
             "elapsed_seconds": elapsed,
+            "inside_seconds": self.inside_seconds if elapsed else 0.0,
             "samples_per_second": samples / elapsed if elapsed else 0.0,
             "requests_per_second": requests / elapsed if elapsed else 0.0,
             "read_bytes_per_second": read_bytes / elapsed if elapsed else 0.0,

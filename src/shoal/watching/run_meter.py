@@ -101,12 +101,18 @@ class CounterMeter:
 
 
 def measure_of_stats(stats: Callable[[], Mapping[str, Any]]) -> Callable[[], Measured]:
-    """Return a meter of an object that has only `stats`: its waits for data are the time inside ``next()``."""
+    """Return a meter of an object that has only `stats`: its waits for data are the time inside ``next()``.
+
+    ``call_seconds`` is the time since the latest sample.
+    """
+    latest = [time.perf_counter(), 0.0]  # when the number of samples last changed, and the number
 
     def measure() -> Measured:
-        counts = stats()
-        waited = float(counts.get("wait_seconds", 0.0))
-        return Measured(time.perf_counter(), counts_of(counts), waited, waited, waited)
+        counts, now = stats(), time.perf_counter()
+        waited, num_samples = float(counts.get("wait_seconds", 0.0)), counts.get("num_samples", 0)
+        if num_samples != latest[1]:
+            latest[:] = [now, num_samples]
+        return Measured(now, counts_of(counts), waited, waited, waited, call_seconds=now - latest[0])
 
     return measure
 

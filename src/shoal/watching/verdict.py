@@ -43,6 +43,9 @@ def verdict_of(pace: Pace, facts: Circumstances) -> Verdict:
     latest, num_batches = pace.latest, pace.counts["num_batches"] or pace.counts["num_samples"]
     if facts.is_over:
         return Verdict("unknown", "EPOCH OVER", f"Epoch {facts.epoch} is over: no batch is requested.")
+    if facts.is_live and latest.call_seconds > _STALL_SECONDS:
+        since = f"no sample has come for {format_seconds(latest.call_seconds)}"
+        return Verdict("fair", "NO NEW SAMPLES", f"Training gets nothing: {since}.", "The source has none, or is slow.")
     if not latest.counts["num_samples"]:
         return _before_the_first(pace, facts)
     under_way = latest.call_seconds + latest.away_seconds
@@ -50,9 +53,8 @@ def verdict_of(pace: Pace, facts: Circumstances) -> Verdict:
     if latest.call_seconds > max(_STALL_SECONDS, _TIMES_USUAL * usual_seconds if num_batches else 0.0):
         since = f"no batch has come for {format_seconds(latest.call_seconds)}"
         if latest.is_waiting or pace.wait_share >= pace.stages_share:
-            return Verdict(
-                "bad", "STALLED", f"Training stands still: {since}, because bytes are missing.", _storage(pace, facts)
-            )
+            sentence = f"Training stands still: {since}, because bytes are missing."
+            return Verdict("bad", "STALLED", sentence, _storage(pace, facts, is_stalled=True))
         sentence = f"Training stands still: {since}, while samples are decoded or a batch is built."
         return Verdict("bad", "STALLED", sentence, _stages(pace))
     if latest.away_seconds > max(_AWAY_SECONDS, _TIMES_USUAL * usual_seconds if num_batches else 0.0):
@@ -69,7 +71,7 @@ def _before_the_first(pace: Pace, facts: Circumstances) -> Verdict:
     since = f"Training has waited for its first batch for {format_seconds(latest.call_seconds)}"
     grade: Grade = "unknown" if latest.call_seconds < _FIRST_SECONDS else "bad"
     if latest.is_waiting:
-        return Verdict(grade, "FIRST BATCH", f"{since}: bytes are missing.", _storage(pace, facts))
+        return Verdict(grade, "FIRST BATCH", f"{since}: bytes are missing.", _storage(pace, facts, is_stalled=True))
     return Verdict(grade, "FIRST BATCH", f"{since}.", "" if grade == "unknown" else _stages(pace))
 
 
@@ -94,7 +96,7 @@ def _wait_words(facts: Circumstances) -> str:
     return "for the storage" if facts.is_remote else "for local reads"
 
 
-def _storage(pace: Pace, facts: Circumstances) -> str:
+def _storage(pace: Pace, facts: Circumstances, *, is_stalled: bool = False) -> str:
     """Return the remedy for waits for bytes, the most specific first."""
     counts, num_requests = pace.counts, pace.counts["num_requests"]
     over = f"in the last {format_seconds(pace.seconds)}"
@@ -110,6 +112,8 @@ def _storage(pace: Pace, facts: Circumstances) -> str:
         return f"Requests fail ({retried}): check the store and the network; reading(hedge=True) helps if few are late."
     if counts["num_rereads"] > 0.1 * max(1, num_requests):
         return "Memory is too small for the order, so chunks are read again: raise reading(memory_limit=)."
+    if is_stalled:
+        return "The storage does not answer: check it, and the network; shoal retries until reading(deadline=) is over."
     if not facts.is_remote:
         return "The disk is slow: larger chunks make larger reads, shuffle(chunk=); a faster disk."
     if counts["requested_bytes"] < _SMALL_REQUEST_BYTES * num_requests:

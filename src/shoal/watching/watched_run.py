@@ -63,7 +63,7 @@ class WatchedRun:
         return {
             "time": time.time(),
             "verdict": verdict._asdict(),
-            "now": _pace_numbers(pace),
+            "now": pace_numbers(pace),
             "progress": {} if followed is None else followed.progress(pace),
             "dataset": {} if followed is None else followed.dataset,
             "sources": [] if followed is None else followed.sources(),
@@ -85,7 +85,8 @@ def run_of_stats(stats: Callable[[], Mapping[str, Any]], *, is_live: bool) -> Wa
     return WatchedRun(stats, measure_of_stats(stats), is_live=is_live)
 
 
-def _pace_numbers(pace: Pace) -> dict[str, Any]:
+def pace_numbers(pace: Pace) -> dict[str, Any]:
+    """Return the speeds and shares of a pace."""
     return {
         "seconds": round(pace.seconds, 3),
         "samples_per_second": pace.per_second("num_samples"),
