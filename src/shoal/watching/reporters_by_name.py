@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.watching.page_reporter import PageReporter
+from shoal.watching.trace_reporter import TraceReporter
 
-REPORTERS_AROUND: dict[str, Any] = {"page": PageReporter, "trace": None}
+REPORTERS_AROUND: dict[str, Any] = {"page": PageReporter, "trace": TraceReporter}

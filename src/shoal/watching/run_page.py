@@ -68,7 +68,7 @@ progress{width:100%;height:.9rem;accent-color:var(--data)}
 def run_page(numbers: Mapping[str, Any], *, title: str = "") -> str:
     """Return the page of a run."""
     verdict, progress = numbers["verdict"], numbers["progress"]
-    body = [_who_waits(numbers["now"]), _progress(progress)]
+    body = [_who_waits(numbers["now"]), _progress(progress, numbers["dataset"])]
     body += [_speed(numbers["history"], numbers["now"])] if len(numbers["history"]) > 1 else []
     body += [_requests(numbers["stats"], numbers["now"]), _mixture(numbers["sources"])]
     body += [_mixing(numbers["mixing"]), _memory(numbers["memory"], numbers["stats"]), _all(numbers["stats"])]
@@ -100,7 +100,7 @@ def _about(numbers: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _progress(progress: Mapping[str, Any]) -> str:
+def _progress(progress: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
     if not progress:
         return ""
     shown = {"Epoch": f"{progress['epoch']}", "Position": f"{progress['position']:,} samples over all ranks"}
@@ -111,6 +111,9 @@ def _progress(progress: Mapping[str, Any]) -> str:
         bar = f'<progress value="{share:.4f}" aria-label="finished part of the epoch">{share:.1%}</progress>'
     else:
         shown["End of the epoch"] = "not known yet"
+    if (num_indexed := dataset.get("num_indexed_shards", dataset["num_shards"])) < dataset["num_shards"]:
+        shown["Indexed so far"] = f"{num_indexed:,} of {dataset['num_shards']:,} shards"
+        shown["Samples of the epoch"] = f"about {dataset['estimated_samples']:,}"
     if progress["eta_seconds"] is not None:
         shown["End of the epoch"] = f"in {format_seconds(progress['eta_seconds'])}, at this speed"
     return section("Progress", bar, facts(shown))

@@ -138,9 +138,17 @@ class _Followed:
                 found["eta_seconds"] = num_left / steps
         return found
 
-    @cached_property
+    @property
     def dataset(self) -> dict[str, Any]:
-        """The dataset and its order in words."""
+        """The dataset and its order in words; and the shards indexed so far if the index grows."""
+        growth = self._work.resolved.growth()
+        if growth is None:
+            return self._dataset
+        grown = {"num_shards": growth.num_shards, "num_indexed_shards": growth.num_indexed_shards}
+        return {**self._dataset, **grown, "estimated_samples": growth.num_samples}
+
+    @cached_property
+    def _dataset(self) -> dict[str, Any]:
         work = self._work
         indexes, partition = [part.index for part in work.opened.parts], work.pipeline.partition
         words = {
