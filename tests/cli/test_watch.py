@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.cli.calls import Calls, make_shards
 import shoal
 import shoal.prometheus
 from shoal.cli.watch import watch
-from shoal.watching.page_reporter import address_of
+from shoal.watch.page_reporter import address_of
 
 
 @pytest.fixture
@@ -22,8 +21,8 @@ def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
 
 
 @pytest.fixture
-def ds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[shoal.Dataset]:
-    yield shoal.open(make_shards(tmp_path, monkeypatch, num_shards=4, samples_per_shard=25)).shuffle(seed=5).batch(10)
+def ds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> shoal.Dataset:
+    return shoal.open(make_shards(tmp_path, monkeypatch, num_shards=4, samples_per_shard=25)).shuffle(seed=5).batch(10)
 
 
 def test_a_run_is_shown_by_its_address(calls: Calls, ds: shoal.Dataset) -> None:

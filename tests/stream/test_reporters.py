@@ -10,8 +10,8 @@ import pytest
 from shoal.errors import UsageError
 from shoal.stats.counters import Counters, Throughput
 from shoal.stats.run_events import IGNORED
+from shoal.stream import reporters
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import reporters
 from shoal.stream.iterating.progress_line import ProgressLine
 
 

@@ -23,7 +23,7 @@ _Made = TypeVar("_Made")
 # Extensions that ship with shoal, loaded where a name is not the core's: a mapping of makers for each group.
 _SHIPPED = {
     "shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS",
-    "shoal.reporters": "shoal.watching.reporters_by_name:REPORTERS_AROUND",
+    "shoal.reporters": "shoal.watch.reporters_by_name:REPORTERS_AROUND",
 }
 
 _loaded: dict[tuple[str, str], Any] = {}

@@ -66,10 +66,11 @@ class Counters:
     views alone then hold ``pinned_bytes``. ``is_compiled`` is true if the compiled module of shoal cuts samples of tar,
     MDS and TFRecord.
 
-    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, the
-    ``inside_seconds`` of them that the consumer spent in ``next()``, rates, and the bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and
-    making batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages" or
-    "consumer". Before the first ``next()``, rates are 0, and shares and the bottleneck None.
+    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``,
+    ``inside_seconds`` that its consumer spent inside ``next()``, rates, and the bottleneck. ``wait_share`` of that time
+    was spent on waiting for bytes, ``stages_share`` on decoding, functions and making batches, and the rest outside of
+    shoal. ``bottleneck`` names the largest of the three: "storage", "stages" or "consumer". Before the first
+    ``next()``, rates are 0, and shares and the bottleneck None.
 
     With a chunk cache (``cache=``, or one that the workers of a loader share), there are also ``num_cache_hits``,
     ``num_cache_fills`` and others (docs/guides/chunk-cache.md).

@@ -26,9 +26,9 @@ from shoal.stream.choosing.hash_splits import split_specs
 from shoal.stream.choosing.index_columns import class_names, key_column
 from shoal.stream.choosing.left_out import gaps_without
 from shoal.stream.choosing.map_view import MapView
-from shoal.stream.iterating.reporters import check_reporter
 from shoal.stream.quality.predictions import predicted
 from shoal.stream.ranks import Ranks
+from shoal.stream.reporters import check_reporter
 from shoal.stream.verbs.dataset_requests import count_of, order_request
 from shoal.stream.verbs.stage_verbs import StageVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list

@@ -15,7 +15,7 @@ from shoal.cli.options.source_options import add_json_argument
 from shoal.cli.watch.watch_text import age_of, text_of
 from shoal.cli.watch.watched_file import WatchedFile
 from shoal.storage.urls import scheme_of
-from shoal.watching.run_address import numbers_at
+from shoal.watch.run_address import numbers_at
 
 _EVERY_SECONDS = 1.0
 _sleep = time.sleep

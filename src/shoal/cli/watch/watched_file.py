@@ -12,9 +12,9 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.state_dict import State
 from shoal.stats.prometheus_text import stats_of
-from shoal.watching.run_meter import Measured, counts_of, pace_between
-from shoal.watching.verdict import Circumstances, Verdict, verdict_of
-from shoal.watching.watched_run import pace_numbers
+from shoal.watch.run_meter import Measured, counts_of, pace_between
+from shoal.watch.verdict import Circumstances, Verdict, verdict_of
+from shoal.watch.watched_run import pace_numbers
 
 _MOST_BYTES = 64 << 20
 _SAVE_HINT = "save the state as JSON: json.dump(ds.state_dict(), file)"
@@ -68,14 +68,14 @@ class WatchedFile:
         states = list(_states_in(_json(text)))
         if not states:
             raise UsageError(f"{self._path} holds no state of shoal", hint=_SAVE_HINT)
-        found = states[0]
-        if "live" in found:
-            taken = found.get("taken", 0)
+        state_fields = states[0]
+        if "live" in state_fields:
+            taken = state_fields.get("taken", 0)
             progress = {"epoch": None, "position": taken, "num_samples": None, "share": None, "eta_seconds": None}
             sentence, order = f"The state of a live stream was saved after {counted(taken, 'sample')}.", "live"
-            seed = found.get("seed")
+            seed = state_fields.get("seed")
         else:
-            state = State.from_dict(found)
+            state = State.from_dict(state_fields)
             size = self._num_samples
             progress = {
                 "epoch": state.epoch,

@@ -13,7 +13,7 @@ from shoal.processes.interrupts import InterruptsHeld
 from shoal.stats.counters import Throughput
 from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.reporters import reporter_of
+from shoal.stream.reporters import reporter_of
 from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import EMPTY_QUEUE, Position
 

@@ -1,6 +1,6 @@
 """The page of a run in progress: the answer first, then who waits for whom, the speed, and what is read and held.
 
-The page is drawn here, from the numbers of `WatchedRun.numbers`; its script fetches the page again, and swaps its parts.
+The page is drawn from the numbers of `WatchedRun.numbers`; its script fetches the page again, and swaps its parts.
 """
 
 from __future__ import annotations
@@ -34,13 +34,10 @@ async function refresh() {
   } catch (error) {
     seen().hidden = false;
   }
-  setTimeout(refresh, """
-    f"{_REFRESH_MILLISECONDS}"
-    """);
+  setTimeout(refresh, MILLISECONDS);
 }
-"""
-    f"setTimeout(refresh, {_REFRESH_MILLISECONDS});"
-)
+setTimeout(refresh, MILLISECONDS);"""
+).replace("MILLISECONDS", str(_REFRESH_MILLISECONDS))
 
 _STYLE = """
 h1{display:flex;flex-wrap:wrap;gap:.35rem .9rem;align-items:baseline}
@@ -57,10 +54,9 @@ max-width:none;color:var(--bad);font-weight:600}
 .key{list-style:none;padding:0;display:grid;gap:.4rem 1.5rem;max-width:none;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,17rem),1fr))}
 .key li{margin:0;display:flex;gap:.6rem;align-items:baseline}
-.key i{flex:none;width:1rem;height:1rem;border:1px solid var(--rule);border-radius:.2rem;align-self:flex-start;margin-top:.3rem}
+.key i{flex:none;width:1rem;height:1rem;border:1px solid var(--rule);border-radius:.2rem;align-self:flex-start;
+margin-top:.3rem}
 .key b{font-variant-numeric:tabular-nums}
-.bar{display:block;height:.7rem;border-radius:.2rem;background:var(--rule);overflow:hidden;min-width:4rem}
-.bar i{display:block;height:100%;background:var(--data)}
 progress{width:100%;height:.9rem;accent-color:var(--data)}
 """
 
@@ -191,8 +187,8 @@ def _requests(stats: Mapping[str, Any], now: Mapping[str, Any]) -> str:
             shown["In flight"] = format_bytes(stats["in_flight_bytes"])
     names = {
         "num_retries": "Retries", "num_throttled": "Throttled by the store", "num_hedges": "Requests sent twice",
-        "num_corrupt": "Corrupt responses", "num_skipped": "Damaged samples skipped", "num_rereads": "Chunks read again",
-        "num_filtered": "Samples filtered out", "num_waits": "Waits for the source",
+        "num_corrupt": "Corrupt responses", "num_skipped": "Damaged samples skipped",
+        "num_rereads": "Chunks read again", "num_filtered": "Samples filtered out", "num_waits": "Waits for the source",
     }  # fmt: skip
     for name, words in names.items():
         if stats.get(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from shoal.figures import counted, format_bytes, format_seconds
-from shoal.watching.run_meter import Pace
+from shoal.watch.run_meter import Pace
 
 Grade = Literal["good", "fair", "bad", "unknown"]
 

@@ -10,7 +10,7 @@ import shoal
 import shoal.watch
 from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
-from shoal.watching import metric_writers
+from shoal.watch import metric_writers
 
 
 class SummaryWriter:
@@ -31,7 +31,7 @@ class WandbRun:
     def __init__(self) -> None:
         self.step, self.rows = 0, list[tuple[int, dict[str, Any]]]()
 
-    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:  # noqa: ARG002
+    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         if step is not None and step < self.step:
             return
         self.step = self.step + 1 if step is None else step
@@ -67,7 +67,7 @@ def test_each_tool_gets_the_same_numbers(tars: Dataset) -> None:
     assert {name.removeprefix("data/") for name in numbers} == NAMES
     assert step == 1
     assert numbers["data/samples"] == 197
-    assert 0 < numbers["data/samples_per_second"]
+    assert numbers["data/samples_per_second"] > 0
     assert 0 <= numbers["data/wait_share"] + numbers["data/stages_share"] <= 1
     assert {tag for tag, _, _ in board.scalars} == set(numbers)
     assert {step for _, _, step in board.scalars} == {20}

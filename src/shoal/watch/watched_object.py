@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from shoal.errors import UsageError
 from shoal.live.live_dataset import LiveDataset
 from shoal.stream.dataset import Dataset
-from shoal.watching.run_meter import CounterMeter, Measured, measure_of_stats
+from shoal.watch.run_meter import CounterMeter, Measured, measure_of_stats
 
 
 class WatchedObject(NamedTuple):

@@ -12,8 +12,8 @@ from shoal.stats.counters import Counters
 from shoal.stats.live_line import note
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.states.iterator_position import Position
-from shoal.watching.page_server import PageServer
-from shoal.watching.watched_run import run_of_counters
+from shoal.watch.page_server import PageServer
+from shoal.watch.watched_run import run_of_counters
 
 _servers: dict[tuple[int, int], PageServer] = {}  # by process and counters
 

@@ -16,8 +16,8 @@ from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.quality.predictions import predicted
 from shoal.stream.states.iterator_position import Position
-from shoal.watching.run_meter import CounterMeter, Measured, Pace, RunHistory, measure_of_stats
-from shoal.watching.verdict import Circumstances, verdict_of
+from shoal.watch.run_meter import CounterMeter, Measured, Pace, RunHistory, measure_of_stats
+from shoal.watch.verdict import Circumstances, verdict_of
 
 _MOST_SOURCES = 64
 
@@ -120,7 +120,7 @@ class _Followed:
     def progress(self, pace: Pace) -> dict[str, Any]:
         """Return epoch, position and the time to the end of the epoch, as far as it is known."""
         position, pipeline = self.position, self._work.pipeline
-        found: dict[str, Any] = {
+        progress: dict[str, Any] = {
             "epoch": self._epoch,
             "position": position.end,
             "rank": pipeline.rank,
@@ -132,11 +132,14 @@ class _Followed:
         }
         if position.knows_end and position.num_samples < FOREVER // 2:
             num_left = max(0, position.num_steps - position.num_yielded)
-            found |= {"num_samples": position.num_samples, "share": position.num_yielded / max(1, position.num_steps)}
+            progress |= {
+                "num_samples": position.num_samples,
+                "share": position.num_yielded / max(1, position.num_steps),
+            }
             steps = pace.per_second("num_batches" if pipeline.partition.batched else "num_samples")
             if position.rank is None and steps and not self.is_over:
-                found["eta_seconds"] = num_left / steps
-        return found
+                progress["eta_seconds"] = num_left / steps
+        return progress
 
     @property
     def dataset(self) -> dict[str, Any]:

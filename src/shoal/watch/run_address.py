@@ -50,9 +50,9 @@ def numbers_at(url: str) -> dict[str, Any]:
         msg = f"{place} answered with status {answer.status}"
         raise StorageError(msg, hint="take the whole address that the run wrote on stderr, with its token")
     try:
-        found = json.loads(body)
+        numbers = json.loads(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or "verdict" not in found:
+        numbers = None
+    if not isinstance(numbers, dict) or "verdict" not in numbers:
         raise StorageError(f"{place} is no page of a run of shoal", hint="another server has this port")
-    return found
+    return numbers

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from shoal.stream.dataset import Dataset
-from shoal.watching.page_reporter import address_of
+from shoal.watch.page_reporter import address_of
 
 
 def get(url: str, *, host: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], str]:

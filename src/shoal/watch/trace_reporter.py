@@ -16,8 +16,8 @@ from shoal.stats.live_line import note
 from shoal.stats.run_events import IGNORED
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.states.iterator_position import Position
-from shoal.watching.trace_files import TraceFile, TracePart, lines_of, name_lines
-from shoal.watching.trace_recorder import TraceRecorder
+from shoal.watch.trace_files import TraceFile, TracePart, lines_of, name_lines
+from shoal.watch.trace_recorder import TraceRecorder
 
 _FLUSH_SECONDS = 0.5  # of worker processes, which may be killed
 _RANK = "{rank}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from shoal.watching.page_server import PageServer
-from shoal.watching.watched_object import watched
-from shoal.watching.watched_run import WatchedRun
+from shoal.watch.page_server import PageServer
+from shoal.watch.watched_object import watched
+from shoal.watch.watched_run import WatchedRun
 
 
 class Page:
@@ -59,5 +59,5 @@ def page(run: Any) -> Page:
     ...     page.url.startswith("http://127.0.0.1:")
     True
     """
-    found = watched(run)
-    return Page(PageServer(WatchedRun(found.stats, found.measure, is_live=found.is_live)))
+    watched_run = watched(run)
+    return Page(PageServer(WatchedRun(watched_run.stats, watched_run.measure, is_live=watched_run.is_live)))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.storage_errors import os_failure
-from shoal.watching.trace_recorder import Span
+from shoal.watch.trace_recorder import Span
 
 _HEAD, _TAIL = b'{"displayTimeUnit": "ms", "traceEvents": [\n', b"\n]}\n"
 _PART = ".part"

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from shoal.stats.prometheus_text import CONTENT_TYPE, text
 from shoal.tools.reports.page_document import policy_with
-from shoal.watching.run_page import SCRIPT, run_page
-from shoal.watching.watched_run import WatchedRun
+from shoal.watch.run_page import SCRIPT, run_page
+from shoal.watch.watched_run import WatchedRun
 
 _HOST = "127.0.0.1"
 _HOST_NAMES = ("127.0.0.1", "localhost", "::1")

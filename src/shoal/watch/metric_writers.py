@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from shoal.arguments import as_text
 from shoal.errors import UsageError
-from shoal.watching.run_meter import Measured, Pace, pace_between
-from shoal.watching.watched_object import watched
+from shoal.watch.run_meter import Measured, Pace, pace_between
+from shoal.watch.watched_object import watched
 
 Write = Callable[[dict[str, float], int, bool], None]
 """Writes numbers by name at a step; the flag is true if the user named the step."""

@@ -1,4 +1,4 @@
-"""Reporters of a run in progress, found by name: the progress line, and the reporters of other rooms and packages."""
+"""Reporters of a run in progress, by name: the progress line, and reporters of other rooms and packages."""
 
 from __future__ import annotations
 

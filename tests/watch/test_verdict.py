@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shoal.watching.run_meter import Measured, Pace, counts_of, pace_between
-from shoal.watching.verdict import Circumstances, verdict_of
+from shoal.watch.run_meter import Measured, Pace, counts_of, pace_between
+from shoal.watch.verdict import Circumstances, verdict_of
 
 REMOTE = Circumstances(is_remote=True)
 
