@@ -47,13 +47,13 @@ class Browser:
         os.close(self._to)
         self._from.close()
 
-    def look(self, page: Path, *, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Open a page on a screen of this width, in a light or a dark scheme, and wait until it is there."""
+    def look(self, page: Path | str, *, width: int, height: int = 900, scheme: str = "light") -> None:
+        """Open a page, or an address, on a screen of this width, in a light or a dark scheme, and wait until it is there."""
         self.events.clear()
         phone = width < 600
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._call("Page.navigate", url=page.as_uri())
+        self._call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
 

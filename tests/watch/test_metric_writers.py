@@ -77,7 +77,7 @@ def test_each_tool_gets_the_same_numbers(tars: Dataset) -> None:
 
 def test_the_interval_and_the_step_of_the_user(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(metric_writers.time, "monotonic", lambda: now)
+    monkeypatch.setattr(metric_writers, "_clock", lambda: now)
     run, ds = WandbRun(), tars.batch(10)
     with shoal.watch.log_to(run, ds, prefix="in/", every_seconds=3) as log:
         for step, _ in enumerate(ds, 1):

@@ -226,7 +226,8 @@ class Throughput:
         return make if self._inside_seconds is None else self._inside_seconds
 
     def _since_begin(self) -> list[Any]:
-        return np.subtract(_MEASURED(self._counters), self._before).tolist()
+        since: list[Any] = np.subtract(_MEASURED(self._counters), self._before).tolist()
+        return since
 
     def rates(self) -> dict[str, Any]:
         """Return rates and shares by name; before any measurement rates are 0, shares and the bottleneck None."""

@@ -6,8 +6,8 @@ A tool is recognised by its methods; no tool is imported.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
+from time import monotonic as _clock
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ class RunLog:
         self._write, self._prefix, self._every_seconds = write, prefix, every_seconds
         self._run = watched(run)
         self._before: Measured = self._run.measure()
-        self._due_seconds = time.monotonic() + every_seconds
+        self._due_seconds = _clock() + every_seconds
         self._step = 0
 
     def __call__(self, step: int | None = None) -> bool:
@@ -37,7 +37,7 @@ class RunLog:
 
         ``step`` is the step of training; by default batches are counted, or samples if there are no batches.
         """
-        if time.monotonic() < self._due_seconds:
+        if _clock() < self._due_seconds:
             return False
         self._show(step)
         return True
@@ -55,7 +55,7 @@ class RunLog:
         self.close()
 
     def _show(self, step: int | None) -> None:
-        self._due_seconds = time.monotonic() + self._every_seconds
+        self._due_seconds = _clock() + self._every_seconds
         measured = self._run.measure()
         pace, self._before = pace_between(self._before, measured), measured
         counts = measured.counts
@@ -117,7 +117,8 @@ def log_to(writer: Any, run: Any, *, prefix: str = "data/", every_seconds: float
     >>> written
     [(10, 100.0)]
     """
-    is_number = isinstance(every_seconds, int | float) and not isinstance(every_seconds, bool)
+    number: object = every_seconds
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if not is_number or not math.isfinite(every_seconds) or every_seconds <= 0:
         raise UsageError(f"log_to(every_seconds=) is a positive number of seconds; got {every_seconds!r}")
     return RunLog(_write_of(writer), run, prefix=as_text("log_to(prefix=)", prefix), every_seconds=every_seconds)

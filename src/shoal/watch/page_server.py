@@ -109,7 +109,7 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def server_bind(self) -> None:
         """Bind without asking a name server for the name of this machine."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_name, self.server_port = _HOST, int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, which `PageServer.close` ends."""

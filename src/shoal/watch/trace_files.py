@@ -13,6 +13,7 @@ import glob
 import json
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.files.local_store import LocalStore
@@ -86,7 +87,7 @@ def lines_of(spans: Iterable[Span], process: int) -> list[str]:
     """
     lines = []
     for name, thread, began, ended, args in spans:
-        event = {"name": name, "ph": "i" if ended is None else "X", "pid": process, "tid": thread}
+        event: dict[str, Any] = {"name": name, "ph": "i" if ended is None else "X", "pid": process, "tid": thread}
         event["ts"] = round(1e6 * began, 3)
         event |= {"s": "t"} if ended is None else {"dur": round(1e6 * (ended - began), 3)}
         lines.append(json.dumps({**event, "args": args}, separators=(",", ":"), default=str))

@@ -165,8 +165,9 @@ class TraceRecorder:
 
 def _timed(stage: T, recorder: TraceRecorder) -> T:
     """Return a copy of a stage whose class is a subclass of its class, since some code asks for classes of stages."""
-    kind, name = type(stage), repr(stage)[:_MOST_NAME]
-    inner: Any = kind.__call__  # type: ignore[misc,operator]
+    kind: Any = type(stage)
+    name = repr(stage)[:_MOST_NAME]
+    inner = kind.__call__
 
     def call(self: Any, sample: Any, sample_id: Any) -> Any:
         began = time.perf_counter()
