@@ -48,7 +48,7 @@ class Browser:
         self._from.close()
 
     def look(self, page: Path | str, *, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Open a page, or an address, on a screen of this width, in a light or a dark scheme, and wait until it is there."""
+        """Open a page, or an address, on a screen of this width, in a light or dark scheme; wait until it is there."""
         self.events.clear()
         phone = width < 600
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)

@@ -18,6 +18,8 @@ from shoal.stream.iterating.progress_line import ProgressLine
 class Noted:
     """A reporter that keeps its calls."""
 
+    needs_steps = True
+
     def __init__(self, spec: Any, position: Any) -> None:
         self.spec, self.position, self.calls = spec, position, list[str]()
 

@@ -16,6 +16,9 @@ from shoal.stream.states.iterator_position import Position
 class Reporter(Protocol):
     """Report of an iterator's progress. The iterator calls it in the thread of its consumer."""
 
+    needs_steps: bool
+    """False if `step` need not be called for each sample: single samples are then as fast as without a report."""
+
     def step(self, began: float) -> None:
         """Report a batch or sample, received by the ``next()`` that began at this reading of `time.perf_counter`."""
 
@@ -30,7 +33,7 @@ class Reporters(Door[Reporter]):
     """Makers of reporters by name: functions of the iterator's spec, and its position, which moves."""
 
     def __init__(self, core: dict[str, MakeReporter]) -> None:
-        super().__init__("shoal.reporters", core, members=("step", "close"))
+        super().__init__("shoal.reporters", core, members=("needs_steps", "step", "close"))
 
 
 REPORTERS = Reporters({"line": ProgressLine})
@@ -38,6 +41,8 @@ REPORTERS = Reporters({"line": ProgressLine})
 
 class SeveralReporters:
     """Several reporters of one iterator."""
+
+    needs_steps = True
 
     def __init__(self, reporters: Sequence[Reporter]) -> None:
         self._reporters = reporters

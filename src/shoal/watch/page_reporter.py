@@ -21,6 +21,8 @@ _servers: dict[tuple[int, int], PageServer] = {}  # by process and counters
 class PageReporter:
     """Shows one iterator on the page of its dataset."""
 
+    needs_steps = False
+
     def __init__(self, spec: IteratorSpec, position: Position) -> None:
         self._server = server_of(spec)
         self._server.run.follow(spec, position)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shoal.storage.files.atomic_writes import write_atomically
@@ -83,15 +83,25 @@ def lines_of(spans: Iterable[Span], process: int) -> list[str]:
     r"""Return the lines of spans; times are in microseconds.
 
     >>> lines_of([Span("read", 7, 1.5, 1.75, {"bytes": 3})], 5)
-    ['{"name":"read","ph":"X","pid":5,"tid":7,"ts":1500000.0,"dur":250000.0,"args":{"bytes":3}}']
+    ['{"name":"read","ph":"X","dur":250000.000,"pid":5,"tid":7,"ts":1500000.000,"args":{"bytes":3}}']
     """
+    # Formatted by hand: `json.dumps` of each event takes four times as long.
+    quoted: dict[str, str] = {}
     lines = []
     for name, thread, began, ended, args in spans:
-        event: dict[str, Any] = {"name": name, "ph": "i" if ended is None else "X", "pid": process, "tid": thread}
-        event["ts"] = round(1e6 * began, 3)
-        event |= {"s": "t"} if ended is None else {"dur": round(1e6 * (ended - began), 3)}
-        lines.append(json.dumps({**event, "args": args}, separators=(",", ":"), default=str))
+        word = quoted.get(name) or quoted.setdefault(name, json.dumps(name))
+        when = f'"pid":{process},"tid":{thread},"ts":{1e6 * began:.3f}'
+        kind = '"ph":"i","s":"t"' if ended is None else f'"ph":"X","dur":{1e6 * (ended - began):.3f}'
+        more = f',"args":{json.dumps(args)}' if len(args) > 1 else _only(args)
+        lines.append(f'{{"name":{word},{kind},{when}{more}}}')
     return lines
+
+
+def _only(args: Mapping[str, Any]) -> str:
+    """Return an object of at most one argument; most are a number of bytes or samples."""
+    for name, value in args.items():
+        return f',"args":{{"{name}":{value if type(value) is int else json.dumps(value)}}}'
+    return ""
 
 
 def name_lines(process: int, name: str, threads: Iterable[tuple[int, str]]) -> list[str]:

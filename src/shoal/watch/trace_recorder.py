@@ -45,6 +45,7 @@ class _Local(threading.local):
     """State of a thread: the request under way, and the burst."""
 
     def __init__(self) -> None:
+        self.number = threading.get_native_id()
         self.request: tuple[float, int] | None = None
         self.burst = _Burst()
 
@@ -101,11 +102,14 @@ class TraceRecorder:
         """Record a span of this thread; end the recording if its time is over."""
         if self.is_over:
             return
-        thread = self._thread()
-        if self._local.burst.stages:
-            self._end_burst(thread, self._local.burst)
-        self._spans.append(Span(name, thread, began, ended, args))
-        if (began if ended is None else ended) > self.until or len(self._spans) > _MOST_EVENTS:
+        local, spans = self._local, self._spans
+        thread, burst = local.number, local.burst
+        if burst.stages:
+            self._end_burst(thread, burst)
+        if thread not in self.threads:
+            self.threads[thread] = threading.current_thread().name
+        spans.append(Span(name, thread, began, ended, args))
+        if (began if ended is None else ended) > self.until or len(spans) > _MOST_EVENTS:
             self._end()
 
     def called(self, name: str, began: float, ended: float) -> None:
@@ -115,12 +119,14 @@ class TraceRecorder:
         if ended - began > _LONG_SECONDS:
             self.add(name, began, ended, {"samples": 1})
             return
-        burst = self._local.burst
+        local = self._local
+        burst = local.burst
         if burst.stages and began - burst.ended > _GAP_SECONDS:
-            self._end_burst(self._thread(), burst)
+            self._end_burst(local.number, burst)
         if not burst.stages:
             burst.began = began
-            self._bursts[self._thread()] = burst
+            self._bursts[local.number] = burst
+            self.threads.setdefault(local.number, threading.current_thread().name)
         burst.ended = ended
         counts = burst.stages.setdefault(name, [0, 0.0])
         counts[0] += 1
@@ -136,19 +142,13 @@ class TraceRecorder:
             args |= {f"{stage}, ms": round(1e3 * seconds, 3) for stage, (_, seconds) in stages.items()}
         self._spans.append(Span(name, thread, burst.began, burst.ended, args))
 
-    def _thread(self) -> int:
-        number = threading.get_native_id()
-        if number not in self.threads:
-            self.threads[number] = threading.current_thread().name
-        return number
-
     def _end(self) -> None:
         with self._lock:
             if self.is_over:
                 return
             self.is_over = True
         now = time.perf_counter()
-        self._spans.append(Span("end of the trace", self._thread(), now, None, {}))
+        self._spans.append(Span("end of the trace", self._local.number, now, None, {}))
         self._ended()
 
     def take(self) -> list[Span]:

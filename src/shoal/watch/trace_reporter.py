@@ -67,6 +67,8 @@ class ProcessTrace:
 class TraceReporter:
     """Records the batches of one iterator, and connects its counters with the recorder of the process."""
 
+    needs_steps = True
+
     def __init__(self, spec: IteratorSpec, position: Position) -> None:
         del position
         is_consumer, pipeline = spec.cursor is not None, spec.work.pipeline

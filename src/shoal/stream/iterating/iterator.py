@@ -77,7 +77,8 @@ class Iteration:
             self._throughput = spec.counters.throughput = Throughput(spec.counters, is_elsewhere=source is not None)
             # Samples made together by the source are yielded without calling the source again.
             self._queue = EMPTY_QUEUE
-            self._takes_queue = source is None and spec.convert is None and self._reporter is None
+            needs_steps = self._reporter is not None and self._reporter.needs_steps
+            self._takes_queue = source is None and spec.convert is None and not needs_steps
             self._renew, self._num_moves = renew, 0
             self._begin = position.counts_made
             if spec.cursor is not None:

@@ -20,6 +20,8 @@ class ProgressLine:
     The line shows the ``counters`` at the position of the batch receiver. Not thread-safe.
     """
 
+    needs_steps = True
+
     def __init__(self, spec: IteratorSpec, position: Position) -> None:
         num_workers = spec.work.pipeline.num_workers
         self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
