@@ -8,10 +8,10 @@ from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from shoal.watch.metric_writers import RunLog, log_to
-    from shoal.watch.page_of_object import Page, page
+    from shoal.watch.page_of_object import Page, address, page
 
-__all__ = ["Page", "RunLog", "log_to", "page"]
+__all__ = ["Page", "RunLog", "address", "log_to", "page"]
 
 __getattr__, __dir__ = _lazy_names(
-    __name__, {"shoal.watch.metric_writers": "RunLog log_to", "shoal.watch.page_of_object": "Page page"}
+    __name__, {"shoal.watch.metric_writers": "RunLog log_to", "shoal.watch.page_of_object": "Page address page"}
 )

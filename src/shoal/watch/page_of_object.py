@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
+from shoal.stream.dataset import Dataset
+from shoal.watch.page_reporter import address_of
 from shoal.watch.page_server import PageServer
 from shoal.watch.watched_object import watched
 from shoal.watch.watched_run import WatchedRun
@@ -35,6 +37,21 @@ class Page:
 
     def __repr__(self) -> str:
         return f"<shoal.watch.Page: {self.url}>"
+
+
+def address(run: Any) -> str | None:
+    """Return the address of the page of a dataset, or of a loader's dataset; None if it has no page.
+
+    ``reading(progress="page")`` serves the page from the first iterator on.
+
+    Examples
+    --------
+    >>> import shoal, shoal.watch
+    >>> shoal.watch.address(shoal.from_iterable([1, 2, 3])) is None
+    True
+    """
+    dataset = run if isinstance(run, Dataset) else getattr(run, "dataset", None)
+    return address_of(dataset.stream.counters) if isinstance(dataset, Dataset) else None
 
 
 def page(run: Any) -> Page:
