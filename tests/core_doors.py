@@ -112,7 +112,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "reading.order_request": "cli pack",
     "reading.reading_options": "pack",
     "reading.remote.request_stats": "integrations",
-    "reading.resolved_order": "cli pack",
+    "reading.resolved_order": "cli pack watch",
     "reading.resolved_sequences": "cli",
     "reading.schedule.lifetimes": "cli tools",
     "reading.schedule.memory_division": "cli",

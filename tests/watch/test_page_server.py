@@ -9,14 +9,23 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.stream.made import write_tars
 
+import shoal
 from shoal.stream.dataset import Dataset
+from shoal.testing import RangeServer
+from shoal.torch import DataLoader
+from shoal.watch import address, page_reporter
 from shoal.watch.page_reporter import address_of
+from shoal.watch.run_page import run_page
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 
 def get(url: str, *, host: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], str]:
@@ -148,3 +157,64 @@ def test_a_forked_child_does_not_keep_the_port(tars: Dataset) -> None:
     finally:
         os.close(childs)
         os.waitpid(pid, 0)
+
+
+def test_training_goes_on_without_a_page(
+    tars: Dataset, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no loopback interface")
+
+    monkeypatch.setattr(page_reporter, "PageServer", refuse)
+    assert len(list(tars.batch(50).reading(progress="page"))) == 4
+    assert "the page of this run cannot be served: no loopback interface" in capfd.readouterr().err
+
+
+def test_a_page_sums_the_workers_of_a_loader_and_names_slow_stages(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).map(_slow).batch(5).reading(progress="page")
+    loader = DataLoader(ds, num_workers=2)
+    batches = iter(loader)
+    for _ in range(30):
+        next(batches)
+    numbers = json.loads(get(f"{address(loader)}stats.json")[2])
+    assert numbers["stats"]["num_samples"] == 150
+    assert numbers["progress"]["position"] == 150
+    assert numbers["verdict"]["word"] == "WAITING FOR STAGES"
+    assert "num_workers=" in numbers["verdict"]["remedy"]
+    assert numbers["now"]["stages_share"] > 0.5
+
+
+def _slow(sample: Any) -> Any:
+    end = time.perf_counter() + 0.01
+    while time.perf_counter() < end:
+        pass
+    return {"n": len(sample)}
+
+
+def test_a_mixture_has_its_shares(tars: Dataset) -> None:
+    mixture = shoal.mix({"a": tars.take(100), "b": tars.skip(100)}, weights={"a": 3, "b": 1})
+    ds = mixture.shuffle(seed=1).batch(8).reading(progress="page")
+    batches = iter(ds)
+    for _ in range(5):
+        next(batches)
+    numbers = json.loads(get(f"{address(ds)}stats.json")[2])
+    assert numbers["sources"] == [
+        {"name": "a", "wanted": 0.75, "delivered": 0.75, "num_samples": 30},
+        {"name": "b", "wanted": 0.25, "delivered": 0.25, "num_samples": 10},
+    ]
+    assert ">Mixture</h2>" in get(address(ds) or "")[2]
+
+
+def test_an_index_that_grows_shows_what_is_indexed(tmp_path: Any) -> None:
+    paths = write_tars(tmp_path / "data", [40, 40, 40]).iterdir()
+    with RangeServer(tmp_path / "data", latency_seconds=0.01) as server:
+        urls = [server.url_of(path.name) for path in sorted(paths)]
+        ds = shoal.open(urls, index="grow").shuffle(seed=1, window="64KiB").batch(4).reading(progress="page")
+        next(iter(ds))
+        numbers = json.loads(get(f"{address(ds)}stats.json")[2])
+    page = run_page(numbers)
+    assert numbers["dataset"]["num_shards"] == 3
+    assert numbers["dataset"]["order"] == "growing"
+    assert "3 shards (tar)" in page
+    is_indexed = numbers["dataset"]["num_indexed_shards"] == 3
+    assert is_indexed != ("Indexed so far" in page)

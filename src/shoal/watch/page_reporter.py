@@ -13,7 +13,7 @@ from shoal.stats.live_line import note
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.states.iterator_position import Position
 from shoal.watch.page_server import PageServer
-from shoal.watch.watched_run import run_of_counters
+from shoal.watch.watched_run import WatchedRun, run_of_counters
 
 _servers: dict[tuple[int, int], PageServer] = {}  # by process and counters
 
@@ -24,16 +24,22 @@ class PageReporter:
     needs_steps = False
 
     def __init__(self, spec: IteratorSpec, position: Position) -> None:
-        self._server = server_of(spec)
-        self._server.run.follow(spec, position)
         self._position = position
+        self._run: WatchedRun | None = None
+        try:
+            run = self._run = server_of(spec).run
+        except (OSError, RuntimeError) as error:  # no loopback interface, no socket, no thread: training goes on
+            note(f"shoal: the page of this run cannot be served: {error}")
+        else:
+            run.follow(spec, position)
 
     def step(self, began: float) -> None:
         """Do nothing: the server's thread measures the run."""
 
     def close(self) -> None:
         """Show that the iterator has ended; the page stays as long as the dataset."""
-        self._server.run.end(self._position)
+        if self._run is not None:
+            self._run.end(self._position)
 
 
 def server_of(spec: IteratorSpec) -> PageServer:

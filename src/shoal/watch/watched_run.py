@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from shoal.errors import ShoalError
+from shoal.quality.prediction import has_formula
 from shoal.reading.cache.cached_ranges import cache_counts
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.quality.predictions import predicted
@@ -20,6 +22,7 @@ from shoal.watch.run_meter import CounterMeter, Measured, Pace, RunHistory, meas
 from shoal.watch.verdict import Circumstances, verdict_of
 
 _MOST_SOURCES = 64
+_MOST_CHUNKS = 2_000_000  # for a prediction within a tenth of a second
 
 
 class WatchedRun:
@@ -103,6 +106,10 @@ def pace_numbers(pace: Pace) -> dict[str, Any]:
     }
 
 
+def _num_chunks(order: ResolvedOrder) -> int:
+    return len(order.chunks)
+
+
 class _Followed:
     """The description of an iterator, without a reference to the iterator."""
 
@@ -180,9 +187,11 @@ class _Followed:
 
     @cached_property
     def mixing(self) -> dict[str, Any]:
-        """Predicted mixing of global batches, computed once."""
+        """Predicted mixing of global batches, computed once; empty if it would take seconds of the training's time."""
         partition, resolved = self._work.pipeline.partition, self._work.resolved
-        if not partition.batched or not resolved.knows_end(self._epoch):
+        orders = [part for part in resolved.parts if isinstance(part, ResolvedOrder)]
+        is_cheap = all(has_formula(part.order) for part in orders) and sum(map(_num_chunks, orders)) < _MOST_CHUNKS
+        if not (partition.batched and resolved.knows_end(self._epoch) and is_cheap):
             return {}
         try:
             quality = predicted(resolved, partition.global_batch)
