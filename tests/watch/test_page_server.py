@@ -221,3 +221,21 @@ def test_an_index_that_grows_shows_what_is_indexed(tmp_path: Any) -> None:
     assert "3 shards (tar)" in page
     is_indexed = numbers["dataset"]["num_indexed_shards"] == 3
     assert is_indexed != ("Indexed so far" in page)
+
+
+def test_no_key_and_no_path_is_shown(tmp_path: Any) -> None:
+    write_tars(tmp_path / "zebra-folder", [40])
+    with RangeServer(tmp_path / "zebra-folder") as server:
+        options = {"headers": {"Authorization": "Bearer zebra-key"}}
+        shard = next((tmp_path / "zebra-folder").iterdir()).name
+        source = f"{server.url_of(shard)}?signature=zebra-signature"
+        ds = shoal.open([source], storage_options=options).shuffle(seed=1).batch(4)
+        ds = ds.reading(progress="page", trace=tmp_path / "trace.json")
+        with iter(ds) as batches:
+            next(batches)
+            shown = "".join(get(f"{address(ds)}{name}")[2] for name in ("", "stats.json", "metrics"))
+        place = server.url.partition("://")[2]
+    shown += (tmp_path / "trace.json").read_text()
+    assert "zebra" not in shown
+    assert shard not in shown
+    assert place not in shown

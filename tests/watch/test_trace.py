@@ -16,7 +16,7 @@ from tests.samples import write_tar
 import shoal
 from shoal.stream.dataset import Dataset
 from shoal.testing import Fault, RangeServer
-from shoal.torch import DataLoader
+from shoal.torch import DataLoader, IterableDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -166,3 +166,19 @@ def test_each_rank_has_its_trace_where_its_path_says_so(tars: Dataset, tmp_path:
         list(tars.partition(rank=rank, world_size=2).batch(20).reading(trace=tmp_path / "first.json"))
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["first.json", "rank-0.json", "rank-1.json"]
     assert len(named(events_of(tmp_path / "first.json"), "next batch")) == 5
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_of_another_loader_write_a_trace_each(objects: dict[str, bytes], tmp_path: Path) -> None:
+    with RangeServer(objects) as server:
+        ds = shoal.open([server.url_of(name) for name in objects]).shuffle(seed=1, window="256KiB").batch(12)
+        ds = ds.reading(trace=tmp_path / "trace.json")
+        loader = torch.utils.data.DataLoader(
+            IterableDataset(ds), batch_size=None, num_workers=2, multiprocessing_context="forkserver"
+        )
+        assert sum(len(batch["bin"]) for batch in loader) == 180
+    written = sorted(tmp_path.glob("*.json"))
+    assert [path.name for path in written] == ["trace.json.worker-0.json", "trace.json.worker-1.json"]
+    assert sum(len(named(events_of(path), "next batch")) for path in written) == 15
+    for path in written:
+        check_nesting(events_of(path))

@@ -29,10 +29,10 @@ class ReadingOptions:
 
     ``on_error`` decides on damaged samples; the file ``quarantine`` lists them. With ``copy``, values own their bytes.
     ``progress`` is the name of the reporter of progress, or "". The file ``trace`` gets the first ``trace_seconds`` of
-    requests, waits and stages. This process may use ``memory_limit_bytes`` for chunks (None: as
-    much as the order needs). With ``hedge``, a late request is sent a second time. A read may be retried for
-    ``deadline_seconds`` (None: the store's default). Checksums are compared when bytes arrive from a network or enter a
-    cache (``verify="arrival"``), or always.
+    requests, waits and stages; with ``is_received``, the receiver of the batches joins it. This process may use
+    ``memory_limit_bytes`` for chunks (None: as much as the order needs). With ``hedge``, a late request is sent a
+    second time. A read may be retried for ``deadline_seconds`` (None: the store's default). Checksums are compared when
+    bytes arrive from a network or enter a cache (``verify="arrival"``), or always.
     """
 
     on_error: OnError = "raise"
@@ -45,6 +45,7 @@ class ReadingOptions:
     verify: Verify = "arrival"
     trace: str | None = None
     trace_seconds: float = 60.0
+    is_received: bool = False
 
     def limited_to(self, limit_bytes: int | None) -> ReadingOptions:
         """Return the options with another memory limit."""

@@ -71,8 +71,8 @@ class TraceReporter:
 
     def __init__(self, spec: IteratorSpec, position: Position) -> None:
         del position
-        is_consumer, pipeline = spec.cursor is not None, spec.work.pipeline
-        self._trace = trace = _trace_of(spec, is_consumer=is_consumer)
+        is_consumer, pipeline = not spec.work.options.is_received, spec.work.pipeline
+        self._trace = trace = _trace_of(spec)
         noun = "batch" if pipeline.partition.batched else "sample"
         self._name = f"{'next' if is_consumer else 'make'} {noun}"
         self._is_consumer, self._ended = is_consumer, 0.0
@@ -111,7 +111,7 @@ class _Key(NamedTuple):
 _traces: dict[_Key, ProcessTrace] = {}
 
 
-def _trace_of(spec: IteratorSpec, *, is_consumer: bool) -> ProcessTrace | None:
+def _trace_of(spec: IteratorSpec) -> ProcessTrace | None:
     """Return the trace of a dataset in this process; None if this rank writes none."""
     options, pipeline = spec.work.options, spec.work.pipeline
     path = options.trace or ""
@@ -121,19 +121,14 @@ def _trace_of(spec: IteratorSpec, *, is_consumer: bool) -> ProcessTrace | None:
     trace = _traces.get(key)
     if trace is None:
         path = path.replace(_RANK, str(pipeline.rank))
-        is_worker = pipeline.num_workers > 1 or pipeline.worker > 0
-        if is_worker and is_consumer:  # of torch's own loader: no process sees all workers
+        is_worker = pipeline.num_workers > 1 or (options.is_received and spec.ahead is None)
+        is_part = is_worker and options.is_received
+        if is_worker and not is_part:  # of torch's own loader: no process sees all workers
             path = f"{path}.worker-{pipeline.worker}.json"
-        is_part = _is_in_worker(spec, is_consumer=is_consumer)
-        who = f"worker {pipeline.worker}" if is_part or is_worker else f"training, rank {pipeline.rank}"
+        who = f"worker {pipeline.worker}" if is_worker else f"training, rank {pipeline.rank}"
         trace = _traces[key] = ProcessTrace(path, options.trace_seconds, who, is_part=is_part)
         weakref.finalize(spec.counters, _end, key)
     return trace
-
-
-def _is_in_worker(spec: IteratorSpec, *, is_consumer: bool) -> bool:
-    """Return True in a worker process of a loader: its iterator has no cursor, and counts its own results."""
-    return not is_consumer and spec.ahead is None
 
 
 def _end(key: _Key) -> None:

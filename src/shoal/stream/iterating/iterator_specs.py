@@ -128,7 +128,7 @@ class IteratorSpec:
 
     def unobserved(self) -> IteratorSpec:
         """Return this spec without the cursor and the report of progress: the receiver of the batches updates both."""
-        options = replace(self.work.options, progress="")
+        options = replace(self.work.options, progress="", is_received=True)
         return replace(self, work=replace(self.work, options=options), cursor=None)
 
     def made_ahead(self) -> IteratorSpec:
