@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_MOST_EVENTS = 500_000  # of a process; about 100 bytes each
+_MOST_EVENTS = 200_000  # of a process; about 300 bytes each
 _LONG_SECONDS = 200e-6  # of a call of a stage
 _GAP_SECONDS = 100e-6  # between calls of one burst
 _MOST_NAME = 60
@@ -53,7 +53,7 @@ class _Local(threading.local):
 class TraceRecorder:
     """Listener of a run (`RunEvents`) that keeps spans until `take`.
 
-    After ``seconds``, or 500,000 events, it records nothing and calls ``ended`` once, in the thread of an event.
+    After ``seconds``, or 200,000 events, it records nothing and calls ``ended`` once, in the thread of an event.
     """
 
     def __init__(self, seconds: float, ended: Callable[[], None]) -> None:
@@ -109,7 +109,7 @@ class TraceRecorder:
         if thread not in self.threads:
             self.threads[thread] = threading.current_thread().name
         spans.append(Span(name, thread, began, ended, args))
-        if (began if ended is None else ended) > self.until or len(spans) > _MOST_EVENTS:
+        if (began if ended is None else ended) > self.until or self._num_taken + len(spans) > _MOST_EVENTS:
             self._end()
 
     def called(self, name: str, began: float, ended: float) -> None:
@@ -158,8 +158,9 @@ class TraceRecorder:
         for thread, burst in list(self._bursts.items()):
             self._end_burst(thread, burst)
         end = len(self._spans)
-        taken = self._spans[self._num_taken : end]
-        self._num_taken = end
+        taken = self._spans[:end]
+        del self._spans[:end]  # other threads append meanwhile
+        self._num_taken += end
         return taken
 
 
