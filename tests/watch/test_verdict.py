@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import shoal
 from shoal.watch.run_meter import Measured, Pace, counts_of, pace_between
 from shoal.watch.verdict import Circumstances, verdict_of
+from shoal.watch.watched_object import watched
 
 REMOTE = Circumstances(is_remote=True)
 
@@ -130,3 +134,26 @@ def test_a_live_source_without_new_samples_is_named() -> None:
     live = Circumstances(is_live=True)
     assert verdict_of(pace(0.1, 0.1, call_seconds=9.0, seconds=20.0), live).word == "NO NEW SAMPLES"
     assert verdict_of(pace(0.1, 0.1, call_seconds=1.0), live).word == "NOT WAITING"
+
+
+def test_a_slow_source_and_slow_stages_of_a_live_stream_are_told_apart() -> None:
+    def slowly() -> Iterator[int]:
+        for number in range(40):
+            time.sleep(0.01)
+            yield number
+
+    def work(number: int) -> int:
+        time.sleep(0.01)
+        return number
+
+    found = {}
+    for name, live in {
+        "source": shoal.from_iterable(slowly, replay=True),
+        "stages": shoal.from_iterable(range(40)).map(work),
+    }.items():
+        run = watched(live)
+        before = run.measure()
+        assert len(list(live)) == 40
+        found[name] = verdict_of(pace_between(before, run.measure()), Circumstances(is_live=True))
+    assert found["source"].word == "WAITING FOR ITS SOURCE"
+    assert found["stages"].word == "WAITING FOR STAGES"

@@ -101,18 +101,20 @@ class CounterMeter:
 
 
 def measure_of_stats(stats: Callable[[], Mapping[str, Any]]) -> Callable[[], Measured]:
-    """Return a meter of an object that has only `stats`: its waits for data are the time inside ``next()``.
+    """Return a meter of an object that has only `stats`, such as a live stream.
 
-    ``call_seconds`` is the time since the latest sample.
+    The stats ``inside_seconds`` and ``take_seconds`` are the time inside ``next()``, and the part of it that the source
+    took; without them, all waits were for the source. ``call_seconds`` is the time since the latest sample.
     """
     latest = [time.perf_counter(), 0.0]  # when the number of samples last changed, and the number
 
     def measure() -> Measured:
         counts, now = stats(), time.perf_counter()
         waited, num_samples = float(counts.get("wait_seconds", 0.0)), counts.get("num_samples", 0)
+        inside, taken = (float(counts.get(name, waited)) for name in ("inside_seconds", "take_seconds"))
         if num_samples != latest[1]:
             latest[:] = [now, num_samples]
-        return Measured(now, counts_of(counts), waited, waited, waited, call_seconds=now - latest[0])
+        return Measured(now, counts_of(counts), inside, inside, taken, call_seconds=now - latest[0])
 
     return measure
 

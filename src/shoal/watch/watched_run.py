@@ -63,11 +63,14 @@ class WatchedRun:
         followed = self._iteration
         facts = self._facts if followed is None else followed.circumstances
         verdict = verdict_of(pace, facts)
+        progress = {} if followed is None else followed.progress(pace)
+        if verdict.word == "STALLED":
+            progress["eta_seconds"] = None
         return {
             "time": time.time(),
             "verdict": verdict._asdict(),
             "now": pace_numbers(pace),
-            "progress": {} if followed is None else followed.progress(pace),
+            "progress": progress,
             "dataset": {} if followed is None else followed.dataset,
             "sources": [] if followed is None else followed.sources(),
             "mixing": {} if followed is None else followed.mixing,
@@ -189,7 +192,7 @@ class _Followed:
     def mixing(self) -> dict[str, Any]:
         """Predicted mixing of global batches, computed once; empty if it would take seconds of the training's time."""
         partition, resolved = self._work.pipeline.partition, self._work.resolved
-        orders = [part for part in resolved.parts if isinstance(part, ResolvedOrder)]
+        orders: list[ResolvedOrder] = list(resolved.parts)
         is_cheap = all(has_formula(part.order) for part in orders) and sum(map(_num_chunks, orders)) < _MOST_CHUNKS
         if not (partition.batched and resolved.knows_end(self._epoch) and is_cheap):
             return {}
