@@ -41,7 +41,8 @@ setTimeout(refresh, MILLISECONDS);"""
 
 _STYLE = """
 h1{display:flex;flex-wrap:wrap;gap:.35rem .9rem;align-items:baseline}
-.word{border:.16rem solid currentColor;border-radius:.4rem;padding:.05rem .6rem;letter-spacing:.02em;white-space:nowrap}
+.word{border:.16rem solid currentColor;border-radius:.4rem;padding:.05rem .6rem;letter-spacing:.02em;
+font-size:min(1em,5.4vw)}
 .said{color:var(--ink);font-weight:650}
 .lead{max-width:46rem}
 #lost{position:sticky;top:0;background:var(--panel);border-bottom:2px solid var(--bad);padding:.6rem 1.25rem;margin:0;
@@ -64,7 +65,7 @@ progress{width:100%;height:.9rem;accent-color:var(--data)}
 def run_page(numbers: Mapping[str, Any], *, title: str = "") -> str:
     """Return the page of a run."""
     verdict, progress = numbers["verdict"], numbers["progress"]
-    body = [_who_waits(numbers["now"]), _progress(progress, numbers["dataset"])]
+    body = [_who_waits(numbers["now"], numbers["feeder"]), _progress(progress, numbers["dataset"])]
     body += [_speed(numbers["history"], numbers["now"])] if len(numbers["history"]) > 1 else []
     body += [_requests(numbers["stats"], numbers["now"]), _mixture(numbers["sources"])]
     body += [_mixing(numbers["mixing"]), _memory(numbers["memory"], numbers["stats"]), _all(numbers["stats"])]
@@ -76,7 +77,7 @@ def run_page(numbers: Mapping[str, Any], *, title: str = "") -> str:
         about=_about(numbers),
         lead=f"What helps: {verdict['remedy']}" if verdict["remedy"] else "",
         body=[part for part in body if part],
-        made_by='reading(progress="page")',
+        made_by='reading(progress="page")' if numbers["progress"] else "shoal.watch.page()",
         style=_STYLE,
         script=SCRIPT,
         before='<p id="lost" role="status" hidden>The run does not answer: it has ended, or the connection is lost.'
@@ -115,40 +116,37 @@ def _progress(progress: Mapping[str, Any], dataset: Mapping[str, Any]) -> str:
     return section("Progress", bar, facts(shown))
 
 
-_WAITERS = (
-    ("storage", "wait_share", "waits for the storage"),
-    ("stages", "stages_share", "waits for stages: decoding, functions, batches"),
-    ("consumer", "consumer_share", "does its own work"),
-)
-
-
-def _who_waits(now: Mapping[str, Any]) -> str:
-    seconds = format_seconds(now["seconds"])
-    bars = "".join(
-        f'<span class="{name}" style="width:{now[share]:.2%}"></span>' for name, share, _ in _WAITERS if now[share]
+def _who_waits(now: Mapping[str, Any], feeder: str) -> str:
+    waiters = (
+        ("storage", now["wait_share"], f"waits for the {feeder}"),
+        ("stages", now["stages_share"], "waits for stages: decoding, functions, batches"),
+        ("consumer", now["consumer_share"], "does its own work"),
     )
-    says = ", ".join(f"{now[share]:.0%} {words}" for _, share, words in _WAITERS)
+    bars = "".join(f'<span class="{name}" style="width:{share:.2%}"></span>' for name, share, _ in waiters if share)
+    says = ", ".join(f"{share:.0%} {words}" for _, share, words in waiters)
     keys = "".join(
-        f'<li><i class="{name}"></i><span><b>{now[share]:.0%}</b> {escape(words)}</span></li>'
-        for name, share, words in _WAITERS
+        f'<li><i class="{name}"></i><span><b>{share:.0%}</b> {escape(words)}</span></li>'
+        for name, share, words in waiters
     )
+    about = f"The time of training in the last {format_seconds(now['seconds'])}. "
+    about += f"The {feeder} feeds the stages, and the stages feed training."
     return section(
         "Who waits for whom",
-        paragraph(f"The time of training in the last {seconds}. Storage feeds stages, and stages feed training.",
-                  kind="soft"),
+        paragraph(about, kind="soft"),
         f'<div class="share" role="img" aria-label="Training: {escape(says)}">{bars}</div>',
         f'<ul class="key">{keys}</ul>',
-    )  # fmt: skip
+    )
 
 
 def _speed(history: Sequence[Sequence[float]], now: Mapping[str, Any]) -> str:
     samples, read = now["samples_per_second"], now["read_bytes_per_second"]
-    drawn = [
-        _curve("Samples a second", [point[1] for point in history], history, format_count(float(samples)), 1.0, ""),
-        _curve("Bytes read a second", [point[2] for point in history], history, f"{format_bytes(read)}/s",
-               *_byte_unit(max(point[2] for point in history))),
-    ]  # fmt: skip
-    return section("Speed", figures(drawn))
+    values = [point[1] for point in history]
+    drawn = [_curve("Samples a second", values, history, format_count(float(samples)), 1.0, "")] if any(values) else []
+    values = [point[2] for point in history]
+    if any(values):
+        unit, name = _byte_unit(max(values))
+        drawn.append(_curve("Bytes read a second", values, history, f"{format_bytes(read)}/s", unit, name))
+    return section("Speed", figures(drawn)) if drawn else ""
 
 
 def _byte_unit(most: float) -> tuple[float, str]:

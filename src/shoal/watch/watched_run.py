@@ -70,6 +70,7 @@ class WatchedRun:
             "time": time.time(),
             "verdict": verdict._asdict(),
             "now": pace_numbers(pace),
+            "feeder": "source" if facts.is_live else "storage",
             "progress": progress,
             "dataset": {} if followed is None else followed.dataset,
             "sources": [] if followed is None else followed.sources(),
