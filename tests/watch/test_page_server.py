@@ -22,7 +22,7 @@ import shoal
 from shoal.stream.dataset import Dataset
 from shoal.testing import RangeServer
 from shoal.torch import DataLoader
-from shoal.watch import address, page_reporter
+from shoal.watch import address, page_reporter, page_server
 from shoal.watch.page_reporter import address_of
 from shoal.watch.run_page import run_page
 
@@ -239,3 +239,22 @@ def test_no_key_and_no_path_is_shown(tmp_path: Any) -> None:
     assert "zebra" not in shown
     assert shard not in shown
     assert place not in shown
+
+
+def test_the_garbage_collector_may_close_a_server_in_its_own_thread() -> None:
+    closed_in: list[str] = []
+
+    class Run:
+        def tick(self) -> None:
+            closed_in.append(threading.current_thread().name)
+            server.close()
+
+    server = page_server.PageServer(Run())  # type: ignore[arg-type]
+    until = time.monotonic() + 5
+    while any(thread.name == "shoal-page" for thread in threading.enumerate()) and time.monotonic() < until:
+        time.sleep(0.01)
+        gc.collect()
+    assert closed_in == ["shoal-page"]
+    assert server.is_closed
+    with pytest.raises(OSError, match="refused"):
+        get(server.url)

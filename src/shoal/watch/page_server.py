@@ -95,6 +95,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Write nothing: a library does not print."""
 
 
+class _StoppedError(Exception):
+    """The server is closed: leave its loop."""
+
+
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     """The listening socket, and the connections under way."""
 
@@ -104,6 +108,7 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
     def __init__(self) -> None:
         self.connections: dict[socket.socket, threading.Thread] = {}
+        self.is_stopped = False
         super().__init__((_HOST, 0), _Handler)
 
     def server_bind(self) -> None:
@@ -127,6 +132,8 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
     def service_actions(self) -> None:
         """Measure the run between requests."""
+        if self.is_stopped:
+            raise _StoppedError
         with contextlib.suppress(ReferenceError):  # the dataset is gone, and this server will be
             self.run.tick()
 
@@ -145,8 +152,7 @@ class PageServer:
         server.run, server.token, server.rank = run, secrets.token_urlsafe(12), rank
         self.run = run
         self.url = f"http://{_HOST}:{server.server_port}/{server.token}/"
-        arguments = {"poll_interval": _POLL_SECONDS}
-        self._thread = threading.Thread(target=server.serve_forever, kwargs=arguments, name="shoal-page", daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(server,), name="shoal-page", daemon=True)
         self._thread.start()
         self._close = weakref.finalize(self, _close, server, self._thread, os.getpid())
         _servers.add(server)
@@ -161,10 +167,16 @@ class PageServer:
         self._close()
 
 
+def _serve(server: _Server) -> None:
+    with contextlib.suppress(_StoppedError):
+        server.serve_forever(poll_interval=_POLL_SECONDS)
+
+
 def _close(server: _Server, thread: threading.Thread, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child has closed its sockets, and has no such thread
     _servers.discard(server)
+    server.is_stopped = True  # the garbage collector may run in the thread of the server, which cannot wait for itself
     if thread.is_alive() and thread is not threading.current_thread():
         server.shutdown()
     server.server_close()

@@ -166,7 +166,7 @@ class RunHistory:
     def lines(self) -> list[tuple[float, float, float]]:
         """Return the points of the run: seconds since its begin, samples and read bytes a second before the point."""
         points, begin = [*self._points, self.measure()], self._points[0].at
-        if points[-1].at - points[-2].at < self._point_seconds / 2:
+        if points[-1].at - points[-2].at < 0.9 * self._point_seconds and len(points) > 2:
             points.pop()
         of = attrgetter("at", "counts")
         lines = []
