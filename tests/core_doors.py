@@ -125,7 +125,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "stats.run_events": "watch",
     "storage.cache_directory": "cli pack verify",
     "storage.chunk_cache.cache_status": "cli",
-    "storage.chunk_cache.chunk_cache": "cli",
+    "storage.chunk_cache.chunk_cache": "cli watch",
     "storage.chunk_cache.chunk_files": "tools",
     "storage.chunk_cache.eviction": "tools",
     "storage.chunk_cache.ledger": "tools",

@@ -258,3 +258,17 @@ def test_the_garbage_collector_may_close_a_server_in_its_own_thread() -> None:
     assert server.is_closed
     with pytest.raises(OSError, match="refused"):
         get(server.url)
+
+
+def test_the_use_of_a_chunk_cache_is_shown(tmp_path: Any) -> None:
+    shard = next(write_tars(tmp_path / "data", [40]).iterdir())
+    with RangeServer(tmp_path / "data") as server:
+        ds = shoal.open([server.url_of(shard.name)], cache=tmp_path / "cache").shuffle(seed=1).batch(4)
+        ds = ds.reading(progress="page")
+        list(ds)
+        list(ds)
+        page = get(address(ds) or "")[2]
+        stats = ds.stats()
+    share = stats["num_cache_hits"] / (stats["num_cache_hits"] + stats["num_cache_fills"])
+    assert share >= 0.5
+    assert f"From the chunk cache</dt><dd>{share:.0%} of" in page

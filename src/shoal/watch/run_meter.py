@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from shoal.reading.cache.cached_ranges import cache_counts
 from shoal.stats.counters import Counters, Throughput
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 _WINDOW_SECONDS, _MOST_WINDOW_SECONDS, _WINDOW_BATCHES = 10.0, 120.0, 5
 _EVERY_SECONDS = 1.0
@@ -66,8 +68,14 @@ class CounterMeter:
     are added up.
     """
 
-    def __init__(self, counters: Counters, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._counters, self._clock = counters, clock
+    def __init__(
+        self,
+        counters: Counters,
+        caches: Sequence[ChunkCache | None] = (),
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._counters, self._caches, self._clock = counters, caches, clock
         self._newest: weakref.ref[Throughput] | None = None  # it refers to the counters
         self._earlier_seconds = self._inside_seconds = 0.0
 
@@ -89,7 +97,7 @@ class CounterMeter:
         makes_itself = throughput is not None and throughput.makes_itself
         return Measured(
             now,
-            counts_of(counters.counts() | counters.of_workers),
+            counts_of(counters.counts() | cache_counts(self._caches, counters.of_workers)),
             self._earlier_seconds + self._inside_seconds + call_seconds,
             counters.make_seconds + (call_seconds if makes_itself else waiting_seconds),
             counters.wait_seconds + waiting_seconds,

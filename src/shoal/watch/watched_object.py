@@ -33,5 +33,5 @@ def watched(run: Any) -> WatchedObject:
         raise UsageError(msg, hint="pass the dataset that is iterated, or the loader: both have stats()")
     dataset = run if isinstance(run, Dataset) else getattr(run, "dataset", None)
     if isinstance(dataset, Dataset):
-        return WatchedObject(stats, CounterMeter(dataset.stream.counters))
+        return WatchedObject(stats, CounterMeter(dataset.stream.counters, dataset.stream.spec.source.caches))
     return WatchedObject(stats, measure_of_stats(stats), is_live=isinstance(run, LiveDataset))

@@ -84,7 +84,9 @@ class WatchedRun:
 def run_of_counters(counters: Counters, spec: IteratorSpec) -> WatchedRun:
     """Return the run that these counters count."""
     caches = spec.work.opened.caches
-    return WatchedRun(lambda: counters.as_dict() | cache_counts(caches, counters.of_workers), CounterMeter(counters))
+    return WatchedRun(
+        lambda: counters.as_dict() | cache_counts(caches, counters.of_workers), CounterMeter(counters, caches)
+    )
 
 
 def run_of_stats(stats: Callable[[], Mapping[str, Any]], *, is_live: bool) -> WatchedRun:
