@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 import webbrowser
@@ -69,7 +70,8 @@ def _follow(numbers: Callable[[], dict[str, Any]], first: dict[str, Any]) -> Non
         while True:
             text = text_of(latest)
             if is_terminal:
-                text += f"\nupdated   {age_of(latest)}"
+                columns = shutil.get_terminal_size().columns - 1  # a wrapped line would be two lines to go up
+                text = "\n".join(line[:columns] for line in [*text.splitlines(), f"updated   {age_of(latest)}"])
                 output.say((f"\x1b[{num_lines}A\x1b[J" if num_lines else "") + text)
                 num_lines = text.count("\n") + 1
             elif text != shown:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.cli.display.preview import printable
 from shoal.figures import format_bytes, format_count, format_seconds
 
 
@@ -26,10 +27,10 @@ def text_of(numbers: Mapping[str, Any]) -> str:
             f"{now['consumer_share']:.0%} in training"
         )
     if dataset := numbers.get("dataset"):
-        facts["order"] = f"{dataset['order']}, seed {dataset['seed']}"
+        facts["order"] = f"{printable(str(dataset['order']))}, seed {dataset['seed']}"
     facts |= _counts(stats)
     for row in numbers.get("sources") or ():
-        facts[f"  {row['name']}"] = f"wanted {row['wanted']:.2%}, delivered {row['delivered']:.2%}"
+        facts[f"  {printable(str(row['name']))}"] = f"wanted {row['wanted']:.2%}, delivered {row['delivered']:.2%}"
     width = max((len(name) for name in facts), default=0)
     lines += [f"{name:<{max(8, width)}}  {value}" for name, value in facts.items() if value]
     return "\n".join(lines)
