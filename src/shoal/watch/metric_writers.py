@@ -23,7 +23,18 @@ _TOTALS = ("num_samples", "num_batches", "num_retries", "num_throttled", "num_sk
 
 
 class RunLog:
-    """Writes the numbers of a run at an interval; call it after each step, from the loop that iterates the run."""
+    """Writes the numbers of a run at an interval; call it after each step, from the loop that iterates the run.
+
+    Examples
+    --------
+    >>> import shoal, shoal.watch
+    >>> live = shoal.from_iterable(range(8)).batch(4)
+    >>> log = shoal.watch.log_to(lambda numbers, step: print(step, numbers["data/batches"]), live)
+    >>> [log(step) for step, _ in enumerate(live)]  # ten seconds are not over
+    [False, False]
+    >>> log.close()
+    2 2.0
+    """
 
     def __init__(self, write: Write, run: Any, *, prefix: str, every_seconds: float) -> None:
         self._write, self._prefix, self._every_seconds = write, prefix, every_seconds

@@ -13,7 +13,16 @@ from shoal.watch.watched_run import WatchedRun
 
 
 class Page:
-    """A page that is served until `close`, or the end of a ``with``; `url` is its address on this machine."""
+    """A page that is served until `close`, or the end of a ``with``; `url` is its address on this machine.
+
+    Examples
+    --------
+    >>> import shoal, shoal.watch
+    >>> page = shoal.watch.page(shoal.from_iterable([1, 2, 3]))
+    >>> page.url.startswith("http://127.0.0.1:")
+    True
+    >>> page.close()
+    """
 
     def __init__(self, server: PageServer) -> None:
         self._server = server

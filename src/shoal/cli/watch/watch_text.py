@@ -27,13 +27,13 @@ def text_of(numbers: Mapping[str, Any]) -> str:
             f"{now['consumer_share']:.0%} in training"
         )
     if dataset := numbers.get("dataset"):
-        facts["order"] = f"{printable(str(dataset['order']))}, seed {dataset['seed']}"
+        facts["order"] = f"{dataset['order']}, seed {dataset['seed']}"
     facts |= _counts(stats)
     for row in numbers.get("sources") or ():
-        facts[f"  {printable(str(row['name']))}"] = f"wanted {row['wanted']:.2%}, delivered {row['delivered']:.2%}"
+        facts[f"  {row['name']}"] = f"wanted {row['wanted']:.2%}, delivered {row['delivered']:.2%}"
     width = max((len(name) for name in facts), default=0)
     lines += [f"{name:<{max(8, width)}}  {value}" for name, value in facts.items() if value]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))  # texts of a file or a server: they must not control the terminal
 
 
 def age_of(numbers: Mapping[str, Any]) -> str:
