@@ -18,6 +18,7 @@ collect_ignore_glob = [
     "exits.py",
     "integration/laws/*",
     "integration/inside_*",
+    "integration/log_to_trackers.py",
     "integration/run_page.py",
     "integration/second_dealing*",
 ]

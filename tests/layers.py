@@ -43,19 +43,20 @@ FLOORS = {
     "live": 9,
     "integrations": 9,
     "tools": 10,
-    "(door)": 11,  # single modules beside it, like shoal.orders, through which the public reaches a room
-    "(face)": 12,  # shoal itself
-    "cli": 13,
+    "watch": 11,  # above the tools: a page of a run is drawn like other pages
+    "(door)": 12,  # single modules beside it, like shoal.orders, through which the public reaches a room
+    "(face)": 13,  # shoal itself
+    "cli": 14,
 }
 
 # The core: it knows none of the rooms that build on it, so that each of them can be taken away or brought by others.
 CORE = frozenset(
     ("order", "index", "storage", "formats", "processes", "stats", "indexing", "reading", "pipeline", "stream")
 )
-AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "cli"))
+AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "cli"))
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
-ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats"))
+ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats", "shoal.watch"))
 
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
@@ -110,6 +111,7 @@ _WITH_THREADS = (
     "shoal.verify",
     "shoal.live",
     "shoal.testing",
+    "shoal.watch",
     "shoal.storage.retry",
     "shoal.storage.http.curl_client",
     "shoal.storage.stat_many",
@@ -125,9 +127,9 @@ RESERVED_MODULES = {
     "subprocess": _WITH_PROCESSES,
     "multiprocessing": _WITH_PROCESSES,
     "asyncio": (),
-    "socket": ("shoal.storage", "shoal.testing", "shoal.cli.options.engine_options"),
+    "socket": ("shoal.storage", "shoal.testing", "shoal.watch.page_server", "shoal.cli.options.engine_options"),
     "ssl": ("shoal.storage",),
-    "http": ("shoal.storage", "shoal.testing"),
+    "http": ("shoal.storage", "shoal.testing", "shoal.watch"),
     "urllib.request": ("shoal.storage",),
     "mmap": ("shoal.storage",),
     "tempfile": ("shoal.storage", "shoal.cli"),

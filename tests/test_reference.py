@@ -18,7 +18,9 @@ from shoal.stats.prometheus_text import text
 from shoal.stream.iterating.iterator import Iteration
 
 DOCS = Path(__file__).parent.parent / "docs"
-MODULES = ("formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "prometheus", "testing", "torch")
+MODULES = (
+    "formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "prometheus", "testing", "torch", "watch",
+)  # fmt: skip
 PROTOCOLS = {"__iter__", "__len__", "__getitem__"}
 # A type, or a constant that another entry names.
 WITHOUT_A_PLACE = {"shoal.formats.Buffer", "shoal.prometheus.CONTENT_TYPE"}

@@ -29,7 +29,8 @@ The examples in docstrings run in one directory, and find these objects:
 #   verify/      is the stored data sound?             pack/       how are shards made?
 #   live/        which samples come from a source without an end?
 #   integrations/  which frameworks consume it?        testing/    how do users test their own code?
-#   tools/       audits, plans and pages               cli/        how is it run from a shell?
+#   tools/       audits, plans and pages               watch/      how does a run look while it goes on?
+#   cli/         how is it run from a shell?
 #
 # No module inside imports this file. It needs only numpy and the standard library; tests/test_layers.py enforces both.
 #

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,10 @@ def test_no_time_at_all_is_refused(words: list[Any], data: Path, calls: Calls) -
 
 def test_a_rank_that_is_not_there_is_refused(data: Path, calls: Calls) -> None:
     assert "rank" in calls.refused("bench", data, "--rank", 3, "--world-size", 2)
+
+
+def test_a_trace_has_the_batches(data: Path, calls: Calls, tmp_path: Path) -> None:
+    calls.text("bench", data, "--batch-size", 16, "--trace", tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["name"] == "next batch" for event in events) == 13
+    assert sum(event["name"] == "read" for event in events) > 0

@@ -36,6 +36,7 @@ ENVIRONMENTS = {
     "timm": ("timm==1.0.31", "torchvision==0.28.0"),  # the torchvision for the torch of all
     "torchtitan": ("torchtitan==0.3.0", "torchdata==0.11.0"),
     "deepspeed": ("deepspeed==0.19.8", "torchdata==0.11.0"),
+    "trackers": ("tensorboard==2.21.0", "wandb==0.31.0", "lightning==2.6.6"),
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[data,train]==2.60.0", *TESTING),
@@ -50,7 +51,7 @@ _STAND_INS = {
     # A torchvision for CUDA has no operators under a torch for CPUs, and its import would describe them.
     "timm": {"torchvision/_meta_registrations.py": ""},
 }
-_WITH_TORCH = {"frameworks", "timm", "torchtitan", "deepspeed", "datasets", "ray", "peers"}
+_WITH_TORCH = {"frameworks", "trackers", "timm", "torchtitan", "deepspeed", "datasets", "ray", "peers"}
 _IMPORTED = ("timm", "torchtitan", "deepspeed")  # what can be installed may yet need a device or a compiler
 
 

@@ -73,6 +73,7 @@ ASK: list[tuple[str, Callable[[str, Any], object]]] = [
     ("shoal.stores", lambda name, _: shoal.open(f"{name}://there/a.tar")),
     ("shoal.decoders", lambda name, _: opened().decode(name)),
     ("shoal.decoders", called("head", "data/train-*.tar", "--decode", "{name}")),
+    ("shoal.reporters", lambda name, _: next(iter(opened().reading(progress=name)))),
     ("shoal.commands", called("{name}")),
     ("shoal.engines", called("repack", "data/train-*.tar", "there", "--engine", "{name}")),
 ]

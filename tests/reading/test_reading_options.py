@@ -48,7 +48,11 @@ def test_values_become_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("verify", "never"),
         ("verify", True),
         ("copy", 1),
-        ("progress", "yes"),
+        ("progress", 1),
+        ("progress", None),
+        ("trace", ""),
+        ("trace", "s3://bucket/trace.json"),
+        ("trace_seconds", 0),
         ("hedge", None),
         ("deadline", 0),
         ("deadline", -1),
@@ -77,6 +81,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"deadline": 1},
     {"hedge": True},
     {"progress": True},
+    {"progress": "page"},
+    {"trace": "trace.json"},
+    {"trace": "trace.json", "trace_seconds": 0.1},
 ]
 
 

@@ -19,7 +19,7 @@ from shoal.stream.iterating import progress_line
 from shoal.stream.iterating.progress_line import progress_text
 from shoal.stream.open_dataset import open_dataset
 
-RATES = ["elapsed_seconds", "samples_per_second", "requests_per_second", "read_bytes_per_second"]
+RATES = ["elapsed_seconds", "inside_seconds", "samples_per_second", "requests_per_second", "read_bytes_per_second"]
 
 
 def told(*, wait: float, stages: float, consumer: float, num_steps: int = 10) -> dict[str, Any]:

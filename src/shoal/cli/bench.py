@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="batch size (default: 64)")
     parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="rank to stream as (default: 0)")
     parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="number of ranks (default: 1)")
+    parser.add_argument("--trace", metavar="FILE", help="write requests, waits and stages for ui.perfetto.dev")
     add_decode_argument(parser)
     add_skip_argument(parser)
     add_order_arguments(parser, default="default: shuffle()")
@@ -57,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads if the store reads ahead, and show the result."""
     dataset = requested_dataset(arguments).partition(rank=arguments.rank, world_size=arguments.world_size)
-    stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True, on_error=arguments.on_error)
+    stream = decoded(dataset, arguments).batch(arguments.batch_size)
+    stream = stream.reading(progress=True, on_error=arguments.on_error, trace=arguments.trace)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
     ended = _streamed(stream, most_seconds=most_seconds, most_samples=arguments.stop_after)
     stats = stream.stats()

@@ -63,6 +63,7 @@ VERBS: Mapping[str, Verb] = {
     "audit": Verb("shoal.cli.audit", "grade the shuffle of a dataset, or of any loader by its ids"),
     "mix": Verb("shoal.cli.mix", "show counts, repeats and ends of a mixture, and draw its run"),
     "plan": Verb("shoal.cli.plan.plan", "plan the chunks and window of a cluster, its mixing and cost"),
+    "watch": Verb("shoal.cli.watch.watch", "show a run in progress, and whether training waits for data"),
     "bench": Verb("shoal.cli.bench", "measure the speed of a stream, and find its bottleneck"),
     "cache": Verb("shoal.cli.cache", "show or remove the caches of this machine"),
 }

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from shoal.arguments import as_flag
@@ -88,7 +89,11 @@ class LiveRun:
     def __next__(self) -> Any:
         """Return the next sample or batch."""
         with self._lock:
-            return self._sample() if self._spec.batch_size is None else self._batch(self._spec.batch_size)
+            began = perf_counter()
+            try:
+                return self._sample() if self._spec.batch_size is None else self._batch(self._spec.batch_size)
+            finally:
+                self.counters.inside_seconds += perf_counter() - began
 
     def _sample(self) -> Any:
         while not self._pending:
@@ -144,6 +149,7 @@ class LiveRun:
             if self._again:
                 buffer.put(self._again.pop())
                 continue
+            began = perf_counter()
             try:
                 if self._has_ended:
                     break
@@ -151,6 +157,8 @@ class LiveRun:
             except EndOfSourceError:
                 self._has_ended = True
                 break
+            finally:
+                self.counters.take_seconds += perf_counter() - began
             buffer.put(Held(*taken))
             self._taken += 1
             self.counters.num_taken += 1

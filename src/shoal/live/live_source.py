@@ -21,7 +21,8 @@ class LiveCounters:
     read again or came from the contents of a state; ``num_lost`` could not be restored to the buffer. The stream waited
     ``num_waits`` times, ``wait_seconds`` in all. It began ``num_files`` files of a followed directory, and
     ``num_late_files`` came late: a file that sorts later had been read. The buffer now holds ``num_buffered``
-    samples, of ``buffer_bytes`` if its size is in bytes.
+    samples, of ``buffer_bytes`` if its size is in bytes. The consumer was ``inside_seconds`` inside of ``next()``, and
+    ``take_seconds`` of them the source took to give samples, its waits included.
     """
 
     num_taken: int = 0
@@ -37,6 +38,8 @@ class LiveCounters:
     num_late_files: int = 0
     num_buffered: int = 0
     buffer_bytes: int = 0
+    inside_seconds: float = 0.0
+    take_seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts by name."""

@@ -24,6 +24,7 @@ _Made = TypeVar("_Made")
 _SHIPPED = {
     "shoal.displays": "shoal.tools.notebook.displays_by_kind:DISPLAYS",
     "shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS",
+    "shoal.reporters": "shoal.watch.reporters_by_name:REPORTERS_AROUND",
 }
 
 _loaded: dict[tuple[str, str], Any] = {}

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.compiled_cutting import is_compiled
+from shoal.stats.run_events import IGNORED, RunEvents
 
-_NO_COUNTS = ("of_workers", "throughput", "pins", "unfinished_lists")
+_NO_COUNTS = ("of_workers", "throughput", "pins", "unfinished_lists", "events", "wait_began")
 _RESULTS = (
     "num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled", "num_tokens", "num_padding_tokens",
     "num_cut_documents", "num_dropped_documents", "num_skipped",
@@ -24,7 +25,7 @@ _RESULTS = (
 _MEASURED = attrgetter("num_delivered", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Counters:
     """Counts since the dataset object was created, over all its iterators in this process, and the newest one's speed.
 
@@ -65,10 +66,11 @@ class Counters:
     views alone then hold ``pinned_bytes``. ``is_compiled`` is true if the compiled module of shoal cuts samples of tar,
     MDS and TFRecord.
 
-    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
-    bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and
-    making batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages" or
-    "consumer". Before the first ``next()``, rates are 0, and shares and the bottleneck None.
+    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``,
+    ``inside_seconds`` that its consumer spent inside ``next()``, rates, and the bottleneck. ``wait_share`` of that time
+    was spent on waiting for bytes, ``stages_share`` on decoding, functions and making batches, and the rest outside of
+    shoal. ``bottleneck`` names the largest of the three: "storage", "stages" or "consumer". Before the first
+    ``next()``, rates are 0, and shares and the bottleneck None.
 
     With a chunk cache (``cache=``, or one that the workers of a loader share), there are also ``num_cache_hits``,
     ``num_cache_fills`` and others (docs/guides/chunk-cache.md).
@@ -119,11 +121,27 @@ class Counters:
     pins: Pins | None = field(default=None, repr=False, compare=False)
     # Iterators over lists: `num_samples` counts all samples of a list, and some are not delivered yet.
     unfinished_lists: set[Iterator[Any]] = field(default_factory=set, repr=False, compare=False)
+    events: RunEvents = field(default=IGNORED, repr=False, compare=False)
+    # Begin of the wait for bytes under way; 0 if the maker of batches does not wait.
+    wait_began: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def num_delivered(self) -> int:
         """Samples delivered so far."""
         return self.num_samples - sum(map(length_hint, list(self.unfinished_lists)))
+
+    def wait_begins(self) -> float:
+        """Record that the maker of batches begins to wait for bytes; return the time, for `waited`."""
+        self.wait_began = began = time.perf_counter()
+        return began
+
+    def waited(self, began: float, num_bytes: int = 0) -> float:
+        """Count the time since ``began`` as waiting for bytes; return it. The waiting thread read ``num_bytes``."""
+        ended = time.perf_counter()
+        self.wait_began = 0.0
+        self.wait_seconds += ended - began
+        self.events.waited(began, ended, num_bytes)
+        return ended - began
 
     def take_results(self) -> dict[str, Any]:
         """Return the counts of samples and batches by name, and restart them from 0: the caller adds them up."""
@@ -160,7 +178,8 @@ class Throughput:
     Outside of ``next()`` the consumer does its own work. Inside, it waits for bytes, or for their processing (decoding,
     functions, batches). If a thread or processes make the batches, `add` records the time inside, and the time is split
     in proportion to their work. An iterator that makes its own batches counts this time itself (``make_seconds``), and
-    only sets ``first`` and ``last``: a call of `add` for every sample would cost noticeable time.
+    only sets ``began``, ``first`` and ``last``: a call of `add` for every sample would cost noticeable time. ``began``
+    is the begin of the latest ``next()``. ``is_elsewhere`` if a thread or processes make the batches.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> counters = Counters()
@@ -172,14 +191,16 @@ class Throughput:
     (1.0, 0.625, 'storage')
     """
 
-    __slots__ = ("_before", "_counters", "_inside_seconds", "clock", "first", "last")
+    __slots__ = ("__weakref__", "_before", "_counters", "_inside_seconds", "began", "clock", "first", "last")
 
-    def __init__(self, counters: Counters, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, counters: Counters, *, is_elsewhere: bool = False, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.clock = clock
         self._counters, self._before = counters, _MEASURED(counters)
         self.first: float | None = None
-        self.last = 0.0
-        self._inside_seconds: float | None = None
+        self.began = self.last = 0.0
+        self._inside_seconds: float | None = 0.0 if is_elsewhere else None
 
     def add(self, began: float, ended: float) -> None:
         """Record a ``next()`` that began and ended at these readings of `clock`."""
@@ -188,12 +209,33 @@ class Throughput:
         self._inside_seconds = (self._inside_seconds or 0.0) + ended - began
         self.last = ended
 
+    @property
+    def is_inside(self) -> bool:
+        """True while a ``next()`` is under way."""
+        return self.began > self.last
+
+    @property
+    def makes_itself(self) -> bool:
+        """True if the iterator makes its own batches; False if a thread or processes make them."""
+        return self._inside_seconds is None
+
+    @property
+    def inside_seconds(self) -> float:
+        """Time in all finished ``next()`` calls."""
+        _, _, _, _, make = self._since_begin()
+        return make if self._inside_seconds is None else self._inside_seconds
+
+    def _since_begin(self) -> list[Any]:
+        since: list[Any] = np.subtract(_MEASURED(self._counters), self._before).tolist()
+        return since
+
     def rates(self) -> dict[str, Any]:
         """Return rates and shares by name; before any measurement rates are 0, shares and the bottleneck None."""
         elapsed = 0.0 if self.first is None else self.last - self.first
-        samples, requests, read_bytes, wait, make = np.subtract(_MEASURED(self._counters), self._before).tolist()
+        samples, requests, read_bytes, wait, make = self._since_begin()
         rates: dict[str, Any] = {
             "elapsed_seconds": elapsed,
+            "inside_seconds": self.inside_seconds if elapsed else 0.0,
             "samples_per_second": samples / elapsed if elapsed else 0.0,
             "requests_per_second": requests / elapsed if elapsed else 0.0,
             "read_bytes_per_second": read_bytes / elapsed if elapsed else 0.0,

@@ -77,6 +77,13 @@ class LiveLine:
             self._stream.flush()
 
 
+def note(text: str) -> None:
+    """Write a line to stderr that stays, for an address that the user needs; ignore write errors."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
 def _is_terminal(stream: TextIO | None) -> bool:
     """Return True for an open terminal; a program without a console has no stream."""
     with contextlib.suppress(OSError, ValueError):

@@ -22,6 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX = "shoal_"
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SAMPLE = re.compile(r"(?P<metric>\w+)(?:\{.*\})? (?P<value>[-+.\w]+)")
 _HELP = {
     "num_samples": "Samples delivered, repeats included.",
     "num_batches": "Batches delivered.",
@@ -70,10 +71,11 @@ _HELP = {
     "spilled_bytes": "Bytes of the files with these decoded chunks.",
     "num_spill_reads": "Samples read from decoded chunks in the chunk cache.",
     "num_spill_bypasses": "Samples whose decoded chunk did not fit into the chunk cache.",
+    "inside_seconds": "Time of the newest iterator's consumer inside next().",
     "elapsed_seconds": "Time of the newest iterator, from its first request for a batch to its latest batch.",
 }
 # Values that go up and down; all other counts only go up. Prometheus itself derives rates and shares from counters.
-_GAUGES = ("peak_", "in_flight_", "pinned_", "concurrency", "elapsed_")
+_GAUGES = ("peak_", "in_flight_", "pinned_", "concurrency", "elapsed_", "inside_")
 _DERIVED = ("_per_second", "_share")
 
 
@@ -104,12 +106,36 @@ def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
     for name, value in stats.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or name.endswith(_DERIVED):
             continue
-        is_gauge = name.startswith(_GAUGES)
-        metric = _PREFIX + name.removeprefix("num_") + ("" if is_gauge else "_total")
+        is_gauge, metric = name.startswith(_GAUGES), metric_of(name)
         lines.append(f"# HELP {metric} {_HELP.get(name, f'{name} of Dataset.stats.')}")
         lines.append(f"# TYPE {metric} {'gauge' if is_gauge else 'counter'}")
         lines.append(f"{metric}{marks} {_number(value)}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def metric_of(name: str) -> str:
+    """Return the name of the metric of a count.
+
+    >>> metric_of("num_samples"), metric_of("peak_held_bytes")
+    ('shoal_samples_total', 'shoal_peak_held_bytes')
+    """
+    return _PREFIX + name.removeprefix("num_") + ("" if name.startswith(_GAUGES) else "_total")
+
+
+def stats_of(metrics: str) -> dict[str, float]:
+    """Return the counts in the text of `text`, by their names in `Dataset.stats`; lines of other metrics are ignored.
+
+    >>> stats_of(text({"num_samples": 7, "wait_seconds": 0.5}, labels={"rank": 0}))
+    {'num_samples': 7, 'wait_seconds': 0.5}
+    """
+    names = {metric_of(name): name for name in _HELP}
+    stats: dict[str, float] = {}
+    for line in metrics.splitlines():
+        if (match := _SAMPLE.fullmatch(line)) is None or match["metric"] not in names:
+            continue
+        number = match["value"]
+        stats[names[match["metric"]]] = int(number) if number.isdecimal() else float(number)
+    return stats
 
 
 def write(

@@ -18,6 +18,7 @@ from shoal.stream.choosing.hash_splits import split_specs
 from shoal.stream.choosing.left_out import gaps_without
 from shoal.stream.choosing.map_view import MapView
 from shoal.stream.ranks import Ranks
+from shoal.stream.reporters import check_reporter
 from shoal.stream.verbs.dataset_requests import count_of, order_request
 from shoal.stream.verbs.order_questions import OrderQuestions
 from shoal.stream.verbs.stage_verbs import StageVerbs
@@ -259,7 +260,9 @@ class Dataset(StageVerbs, OrderQuestions):
         verify: str = "arrival",
         deadline: float | None = None,
         hedge: bool = False,
-        progress: bool = False,
+        progress: bool | str = False,
+        trace: str | os.PathLike[str] | None = None,
+        trace_seconds: float = 60.0,
     ) -> Self:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
@@ -294,6 +297,12 @@ class Dataset(StageVerbs, OrderQuestions):
             If true, a request slower than nearly all others is sent a second time, and the first response is used.
         progress
             If true, show a line on stderr, on rank 0, with throughput and the bottleneck; in a log, every minute.
+            "page" serves a page with the run instead, for a browser on this machine, and writes its address on stderr.
+        trace
+            A file for the first ``trace_seconds`` of requests, waits, stages and batches by thread and process, to open
+            in ui.perfetto.dev or chrome://tracing. Rank 0 writes it; with "{rank}" in the path, each rank does.
+        trace_seconds
+            Seconds from the begin of the first iterator that ``trace`` records.
 
         Examples
         --------
@@ -301,9 +310,18 @@ class Dataset(StageVerbs, OrderQuestions):
         200
         """
         options = reading_options(
-            on_error=on_error, quarantine=quarantine, copy=copy, memory_limit=memory_limit, verify=verify,
-            deadline=deadline, hedge=hedge, progress=progress,
-        )  # fmt: skip
+            on_error=on_error,
+            quarantine=quarantine,
+            copy=copy,
+            memory_limit=memory_limit,
+            verify=verify,
+            deadline=deadline,
+            hedge=hedge,
+            progress=progress,
+            trace=trace,
+            trace_seconds=trace_seconds,
+        )
+        check_reporter(options.progress)
         if self.stream.spec.reading != ReadingOptions():
             msg = "reading() was called before; a second call would override the first"
             raise UsageError(msg, hint="give all options in one call")

@@ -7,7 +7,6 @@ memory. Readers of units use this module for samples of such pieces, and read ot
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -237,12 +236,12 @@ class SpillingReaders:
         """Return the samples of a chunk, or a spilled sample."""
         if not self._is_spilled(read):
             return self._readers.records(read, promise)
-        began = time.perf_counter()
+        began = self._counters.wait_begins()
         try:
             with self._due.get(read):
                 return _SingleRecord(*self._pieces.find(read.first_sample))
         finally:
-            self._counters.wait_seconds += time.perf_counter() - began
+            self._counters.waited(began)
 
     def read_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
         """Delegate to ``readers``: records of fixed length are never spilled."""

@@ -7,7 +7,6 @@ do not depend on the ends of pieces.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -63,13 +62,12 @@ class GrowingPieces(Pieces[ResolvedOrder]):
     def upto(self, position: int, *, read_before: int) -> Piece[ResolvedOrder]:
         """Return all segments that are indexed, and the segment with this position; count the wait."""
         growing, segments, counters = self._growing, self._growing.segments, self._piecewise.counters
-        began, num_made = time.perf_counter(), segments.num_made
+        began, num_made = counters.wait_begins(), segments.num_made
         first = self._segments_upto(position, self._piecewise.is_stopped)
         self._last_segment = first.last_segment
-        waited = time.perf_counter() - began
+        waited = counters.waited(began)  # counts as storage: else the stages would look like the bottleneck
         counters.num_pieces += 1
         counters.index_wait_seconds += waited
-        counters.wait_seconds += waited  # counts as storage: else the stages would look like the bottleneck
         counters.num_indexed_segments = max(counters.num_indexed_segments, segments.num_made)
         if num_made and waited > _NOTICED_SECONDS:
             text = "waited %.1f s for the index of the next shards: indexing is slower than the stream; "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from time import perf_counter as _clock
 from typing import Any, NamedTuple
 
 from shoal.formats.shard_format import Records
@@ -103,15 +102,15 @@ class LocalReaders:
 
     def records(self, read: UnitRead, promise: None) -> Records:  # noqa: ARG002
         """Read a unit, and parse its samples."""
-        began = _clock()
+        began = self._counters.wait_begins()
         self._memory.use(read.num_bytes)
         data = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
-        self._count(_clock() - began, len(data))
+        self._count(began, len(data))
         return self._opened.format.parse(data, span_of(self._opened.index, read))
 
     def read_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:  # noqa: ARG002
         """Read the bytes of a unit into a buffer, without a copy unless they are verified or cached."""
-        began = _clock()
+        began = self._counters.wait_begins()
         self._memory.use(read.num_bytes)
         if not self._reads_in_place:
             buffer[:] = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
@@ -123,11 +122,11 @@ class LocalReaders:
                 path = self._opened.paths[read.shard]
                 error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
                 raise
-        self._count(_clock() - began, len(buffer))
+        self._count(began, len(buffer))
 
-    def _count(self, seconds: float, num_bytes: int) -> None:
+    def _count(self, began: float, num_bytes: int) -> None:
         counters = self._counters
-        counters.wait_seconds += seconds
+        seconds = counters.waited(began, num_bytes)
         counters.num_reads += 1
         counters.read_bytes += num_bytes
         counters.num_requests += 1

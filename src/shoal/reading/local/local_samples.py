@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from time import perf_counter as _clock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,7 @@ class LocalSamples:
             rows = zip(itertools.count(start), *(column.tolist() for column in columns), sample_ids, strict=False)
             for at, unit, shard, first_byte, end_byte, first_sample, num_samples, sample_id in rows:
                 num_bytes = end_byte - first_byte
-                began = _clock()
+                began = counters.wait_begins()
                 if advice.num_to_give > 0:
                     first, num_advised = max(num_advised, at), max(num_advised, at + most_ahead)
                     if first < min(num_advised, len(units)):
@@ -75,10 +74,9 @@ class LocalSamples:
                         raise
                     read = UnitRead(unit, shard, first_byte, end_byte, first_sample, num_samples)
                     sample = salvage_one(opened, read, sample_id, error, self._stats)
-                seconds = _clock() - began
+                seconds = counters.waited(began, num_bytes)
                 if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
                     advice.resume()
-                counters.wait_seconds += seconds
                 counters.heights(num_bytes, num_bytes)
                 counters.num_reads += 1
                 counters.read_bytes += num_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -171,7 +170,7 @@ class RemoteReaders:
 
     def _bytes(self, read: UnitRead, promise: Promise) -> Buffer:
         """Wait for the bytes of a read, count the time, and count the read as in use."""
-        began = time.perf_counter()
+        began = self._counters.wait_begins()
         try:
             if len(promise.parts[0].request.reads) > 1:
                 return self._shared(read, promise)
@@ -182,7 +181,7 @@ class RemoteReaders:
             finally:
                 self._memory.use(read.num_bytes)
         finally:
-            self._counters.wait_seconds += time.perf_counter() - began
+            self._counters.waited(began)
 
     def _shared(self, read: UnitRead, promise: Promise) -> Buffer:
         """Return the bytes of a read from the response to a shared request."""

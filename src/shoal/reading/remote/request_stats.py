@@ -42,9 +42,11 @@ class RequestStats:
             counters.requested_bytes += num_bytes
             counters.in_flight_bytes += num_bytes
             counters.peak_in_flight_bytes = max(counters.peak_in_flight_bytes, counters.in_flight_bytes)
+        counters.events.request_began(num_bytes)
 
     def ended(self, num_bytes: int) -> None:
         """Count an attempt as answered or failed."""
+        self._counters.events.request_ended(num_bytes)
         with _lock:
             self._counters.in_flight_bytes -= num_bytes
 
@@ -62,6 +64,7 @@ class RequestStats:
 
     def retried(self, error: StorageError) -> None:
         """Count a request that failed and is retried."""
+        self._counters.events.request_retried(error)
         with _lock:
             self._counters.num_retries += 1
             self._counters.num_throttled += is_throttling(error)

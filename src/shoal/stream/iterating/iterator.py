@@ -13,7 +13,7 @@ from shoal.processes.interrupts import InterruptsHeld
 from shoal.stats.counters import Throughput
 from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.progress_line import progress_line
+from shoal.stream.reporters import reporter_of
 from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.states.iterator_position import EMPTY_QUEUE, Position
 
@@ -66,26 +66,25 @@ class Iteration:
         with InterruptsHeld():
             self._elsewhere, self._made = source, EMPTY_QUEUE
             self._source: BatchSource | BatchMaker
-            if source is None:
-                self._source = BatchMaker(spec.position())
+            self._source = BatchMaker(spec.position()) if source is None else source
+            self.position = position = self._source.position
+            self._reporter = reporter_of(spec, position)  # before the first read
+            if isinstance(self._source, BatchMaker):
                 runs = runs_of(self._source, spec)
                 # Chained, without a call in between for every batch.
                 batches = itertools.chain.from_iterable(itertools.chain([next(runs)], runs))
                 self._made = batches if spec.convert is None else spec.convert(batches)
-            else:
-                self._source = source
-            self.position = position = self._source.position
             self._tokenizers = spec.work.tokenizers
             self._num_steps = position.num_steps if position.knows_end else None
             self._resolved, self._counters, self._cursor = spec.work.resolved, spec.counters, spec.cursor
             self._failure: BaseException | None = None
             self._closed = self._is_stopped = False
             self._generation = start_methods.generation
-            self._throughput = spec.counters.throughput = Throughput(spec.counters)
-            self._line = progress_line(spec.work, position, spec.counters)
+            self._throughput = spec.counters.throughput = Throughput(spec.counters, is_elsewhere=source is not None)
             # Samples made together by the source are yielded without calling the source again.
             self._queue = EMPTY_QUEUE
-            self._takes_queue = source is None and spec.convert is None and self._line is None
+            needs_steps = self._reporter is not None and self._reporter.needs_steps
+            self._takes_queue = source is None and spec.convert is None and not needs_steps
             self._renew, self._num_moves = renew, 0
             self._begin = position.counts_made
             if spec.cursor is not None:
@@ -136,7 +135,7 @@ class Iteration:
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = []
         before = (position.num_yielded, position.num_sequences, position.received)
-        began = perf_counter()
+        throughput.began = began = perf_counter()
         try:
             if elsewhere is None:
                 result = next(self._made)
@@ -153,8 +152,8 @@ class Iteration:
                     raise StopIteration  # the except below is where an iteration ends
                 result = elsewhere.receive(taken)
                 throughput.add(began, perf_counter())
-            if self._line is not None:
-                self._line.step()
+            if self._reporter is not None:
+                self._reporter.step(began)
             if position.num_yielded >= (position.num_steps if self._num_steps is None else self._num_steps):
                 self._end_epoch()  # here, because a loop that counts to len() makes no further request
             return result  # noqa: TRY300  # an interrupt here is undone, too
@@ -165,8 +164,8 @@ class Iteration:
                 self._closed = True
                 self._source.end()
                 self._end_epoch()
-            elif self._line is not None:
-                self._line.close()
+            elif self._reporter is not None:
+                self._reporter.close()
             raise
         except BaseException as error:
             if isinstance(error, ValueError) and "already executing" in str(error):
@@ -211,8 +210,8 @@ class Iteration:
         return self._closed or self.position.num_yielded >= self.position.num_steps
 
     def _end_epoch(self) -> None:
-        if self._line is not None:
-            self._line.close()
+        if self._reporter is not None:
+            self._reporter.close()
         if self._cursor is not None:
             self._cursor.ended(self.position)
 
@@ -268,9 +267,9 @@ class Iteration:
         with InterruptsHeld():
             self._closed = True
             self._made = self._queue = EMPTY_QUEUE
-            if self._line is not None:
-                self._line.close()
             self._source.close()
+            if self._reporter is not None:
+                self._reporter.close()
 
 
 def _interrupted() -> UsageError:

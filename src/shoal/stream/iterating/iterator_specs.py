@@ -127,8 +127,8 @@ class IteratorSpec:
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:
-        """Return this spec without the cursor and the progress line: the receiver of the batches updates both."""
-        options = replace(self.work.options, progress=False)
+        """Return this spec without the cursor and the report of progress: the receiver of the batches updates both."""
+        options = replace(self.work.options, progress="", is_received=True)
         return replace(self, work=replace(self.work, options=options), cursor=None)
 
     def made_ahead(self) -> IteratorSpec:

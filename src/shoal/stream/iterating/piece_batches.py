@@ -48,7 +48,8 @@ class PieceBatches:
         work, counters, options = spec.work, spec.counters, spec.work.options
         resolved, orders, stages = piece.resolved, piece.resolved.parts, in_epoch(work.pipeline.stages, spec.epoch)
         stages = stages if work.batcher.counts_tokens else _counting(stages, counters)
-        pipeline = replace(work.pipeline, stages=stages)
+        timed = counters.events.timed
+        pipeline = replace(work.pipeline, stages=timed(stages), batch_stages=timed(work.pipeline.batch_stages))
 
         def prepared(piece: Piece[ResolvedOrder]) -> tuple[OpenedDataset, Quarantine | None]:
             parts = enumerate(piece.opened.parts)

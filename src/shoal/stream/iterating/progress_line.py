@@ -1,16 +1,14 @@
-"""Progress of a run in one line on stderr, for `reading(progress=True)`."""
+"""Progress of a run in one line on stderr, for `reading(progress=True)`; a `Reporter`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.figures import counted, format_bytes, format_count
 from shoal.reading.cache.cached_ranges import cache_counts
-from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
-from shoal.storage.chunk_cache.chunk_cache import ChunkCache
-from shoal.stream.iterating.iterator_specs import WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.states.iterator_position import Position
 
 _LOG_EVERY_SECONDS = 60.0
@@ -22,14 +20,15 @@ class ProgressLine:
     The line shows the ``counters`` at the position of the batch receiver. Not thread-safe.
     """
 
-    def __init__(
-        self, position: Position, counters: Counters, caches: Sequence[ChunkCache | None], *, who: str = ""
-    ) -> None:
-        self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
-        self._position, self._who = position, who
-        self._counters, self._caches = counters, caches
+    needs_steps = True
 
-    def step(self) -> None:
+    def __init__(self, spec: IteratorSpec, position: Position) -> None:
+        num_workers = spec.work.pipeline.num_workers
+        self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
+        self._position, self._who = position, f"  (worker 0 of {num_workers})" if num_workers > 1 else ""
+        self._counters, self._caches = spec.counters, spec.work.opened.caches
+
+    def step(self, began: float) -> None:  # noqa: ARG002
         """Update the line after a batch or sample was received."""
         if self._line.is_due():
             self._show()
@@ -45,15 +44,6 @@ class ProgressLine:
         share = position.num_yielded / max(1, position.num_steps) if position.knows_end else None
         stats = self._counters.as_dict() | cache_counts(self._caches, self._counters.of_workers)
         self._line.draw(f"shoal: {progress_text(stats, epoch=position.epoch, share=share)}{self._who}")
-
-
-def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> ProgressLine | None:
-    """Return the progress line of this process; None if not requested, or not the first worker of rank 0."""
-    pipeline = work.pipeline
-    if not work.options.progress or pipeline.rank or pipeline.worker:
-        return None
-    who = f"  (worker 0 of {pipeline.num_workers})" if pipeline.num_workers > 1 else ""
-    return ProgressLine(position, counters, work.opened.caches, who=who)
 
 
 def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float | None) -> str:

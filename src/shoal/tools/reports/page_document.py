@@ -5,6 +5,8 @@ Texts from data and arguments are escaped. A page has no other address, and its 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -93,12 +95,20 @@ def document(
     headline: tuple[str, str] = ("", ""),
     body: Sequence[str],
     made_by: str,
+    heading: str = "",
+    window_title: str = "",
+    style: str = "",
+    script: str = "",
+    before: str = "",
 ) -> str:
     """Return a whole page with the given sections.
 
     ``lead`` is its message, ``about`` a line on its data, ``call`` its code, ``headline`` a grade ("good", "fair",
-    "poor" or "unknown") and a line in its colour, ``made_by`` the command that writes the page.
+    "poor" or "unknown") and a line in its colour, ``made_by`` the command that writes the page. ``heading`` is HTML in
+    place of the title, ``window_title`` a text for the window, ``before`` HTML above all. A ``script`` may connect to
+    the server of the page.
     """
+    policy = policy_with(script)
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -106,12 +116,13 @@ def document(
             "<head>",
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{_STYLE}</style>",
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f"<title>{escape(window_title or title)}</title>",
+            f"<style>{_STYLE}{style}</style>",
             "</head>",
             "<body>",
-            f'<header><h1>{escape(title)}</h1><p class="soft">{escape(about)}</p>'
+            *([before] if before else []),
+            f'<header><h1>{heading or escape(title)}</h1><p class="soft">{escape(about)}</p>'
             + (f'<code class="call">{escape(call)}</code>' if call else "")
             + (f'<p class="headline {headline[0]}">{escape(headline[1])}</p>' if headline[1] else "")
             + (f'<p class="lead">{escape(lead)}</p>' if lead else "")
@@ -120,11 +131,24 @@ def document(
             *body,
             "</main>",
             f"<footer>Made by <code>{escape(made_by)}</code></footer>",
+            *([f"<script>{script}</script>"] if script else []),
             "</body>",
             "</html>",
             "",
         ]
     )
+
+
+def policy_with(script: str) -> str:
+    """Return the policy of a page: no address but its own, and no script but this one.
+
+    >>> policy_with("")
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    """
+    if not script:
+        return _POLICY
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"{_POLICY}; script-src 'sha256-{digest}'; connect-src 'self'; base-uri 'none'; form-action 'none'"
 
 
 def section(title: str, *parts: str) -> str:
