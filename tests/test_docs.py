@@ -25,6 +25,7 @@ RUN = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [
     *RUN,
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *(p for d in ("design", "changes", "bench") for p in sorted((ROOT / d).rglob("*.md"))),
 ]
 
