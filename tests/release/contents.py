@@ -21,7 +21,7 @@ def problems_of_sdist(names: Sequence[str], tracked: Iterable[str]) -> list[str]
 
 
 def problems_of_wheel(names: Sequence[str], tracked: Iterable[str], version: str, *, is_pure: bool) -> list[str]:
-    """Compare a wheel with the package of the repository: every module, the types and the licence, no C file, no test."""
+    """Compare a wheel with the package of the repository: modules, types and the licence, no C file, no test."""
     inside = (PurePosixPath(name) for name in tracked if name.startswith("src/shoal/"))
     wanted = {str(path.relative_to("src")) for path in inside if path.suffix in {".py", ".pyi", ".typed"}}
     wanted |= set() if is_pure else {COMPILED}

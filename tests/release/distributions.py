@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -92,7 +91,7 @@ def main() -> int:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     os.umask(0o022)  # a wheel records the modes of files
-    if changed := subprocess.run(["git", "-C", ROOT, "status", "--porcelain"], capture_output=True, text=True).stdout:
+    if changed := ran("git", "-C", ROOT, "status", "--porcelain"):
         print(f"note: {len(changed.splitlines())} changed files of the checkout are not in the last commit")
     seconds = commit_seconds()
     with tempfile.TemporaryDirectory(prefix="shoal-release-") as folder:

@@ -115,7 +115,8 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
         prog="shoal",
         description="Stream shuffled training data, and know at any moment exactly which sample comes next.",
     )
-    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    text = "print the version, the build and the installed libraries (with --json: as one JSON object), and exit"
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, const="--json" in words, help=text)
     subparsers = parser.add_subparsers(metavar="VERB", title="verbs", dest="verb")
     requested = next((word for word in words if not word.startswith("-")), None)
     modules: dict[str, Any] = {}
@@ -173,12 +174,10 @@ def _suggestion(word: object, known: Iterable[object]) -> str:
 
 
 class _PrintVersion(argparse.Action):
-    """The action of ``--version``: reads the version on request, unlike the action of argparse."""
+    """The action of ``--version``: imports the report on request, because it is slower than `shoal --help`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version  # noqa: PLC0415  # slower than the rest of `shoal --help`
-
-        output.say(f"shoal {version('shoal')}")
+        importlib.import_module("shoal.cli.installation.version_report").say_version(as_json=self.const)
         parser.exit()
 
 
