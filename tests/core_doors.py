@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 DOORS_OF_THE_CORE: Mapping[str, str] = {
     "formats.column_paths": "cli pack",
+    "formats.compiled_cutting": "cli",
     "formats.compressed.codecs": "pack",
     "formats.compressed.reader": "pack",
     "formats.decoding.audio_and_video": "pack",

@@ -25,6 +25,7 @@ RUN = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [
     *RUN,
     *(ROOT / page for page in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "tests/kept/README.md")),
+    ROOT / "CHANGELOG.md",
     *(p for d in ("design", "changes", "bench") for p in sorted((ROOT / d).rglob("*.md"))),
 ]
 

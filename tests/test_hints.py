@@ -10,17 +10,45 @@ import pytest
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.hints import LIBRARIES_OF_EXTRA, did_you_mean
+from shoal.hints import LIBRARIES_OF_EXTRA, did_you_mean, pip_install
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
+def extras() -> dict[str, list[str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {name: wanted for name, wanted in project["optional-dependencies"].items() if name != "dev"}
-    assert {name: [re.split("[<>=]", one)[0] for one in wanted] for name, wanted in extras.items()} == {
-        name: libraries.split() for name, libraries in LIBRARIES_OF_EXTRA.items()
+    return {name: wanted for name, wanted in project["optional-dependencies"].items() if name != "dev"}
+
+
+def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
+    assert {
+        name: [re.split("[<>=]", one)[0] for one in wanted] for name, wanted in extras().items() if name != "all"
+    } == {name: libraries.split() for name, libraries in LIBRARIES_OF_EXTRA.items()}
+
+
+def test_all_brings_every_extra_but_the_engines() -> None:
+    """Frameworks are in no extra; pyspark and ray have hundreds of MB, and a cluster has its own release of them."""
+    (every,) = extras()["all"]
+    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'spark', 'ray'})}]"
+
+
+def test_a_hint_names_the_library_and_its_extra() -> None:
+    assert pip_install("obstore", "pycurl") == "pip install obstore pycurl (or 'shoal[remote]')"
+    assert pip_install("pyarrow", upgrade=True) == "pip install --upgrade pyarrow (or 'shoal[tables]')"
+    for libraries in LIBRARIES_OF_EXTRA.values():
+        for library in libraries.split():
+            assert pip_install(library).startswith(f"pip install {library} (or 'shoal[")
+
+
+def test_pages_name_extras_that_exist() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "design").glob("*.md")]
+    named = {
+        (page.name, extra)
+        for page in pages
+        for listed in re.findall(r"(?:shoal|'\.)\[([a-z,]+)\]", page.read_text(encoding="utf-8"))
+        for extra in listed.split(",")
     }
+    assert not {(page, extra) for page, extra in named if extra not in extras()}
 
 
 def test_extras_are_named_in_one_place_only() -> None:

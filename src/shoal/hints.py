@@ -26,20 +26,12 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "audio": "soundfile",
     "video": "av",
     "remote": "obstore pycurl",
+    "tables": "pyarrow",
+    "formats": "zstandard brotli cramjam google-crc32c msgpack cbor2 msgspec xxhash pyyaml",
+    "tokens": "tokenizers",
     "report": "matplotlib",
-    "parquet": "pyarrow",
-    "tfrecord": "google-crc32c",
-    "zstd": "zstandard",
-    "brotli": "brotli",
-    "snappy": "cramjam",
-    "msgpack": "msgpack",
-    "cbor": "cbor2",
-    "xxhash": "xxhash",
-    "energon": "pyyaml",
     "spark": "pyspark",
     "ray": "ray",
-    "tokens": "tokenizers",
-    "json": "msgspec",
 }
 """The libraries of each extra of shoal, as arguments of pip."""
 
@@ -71,13 +63,14 @@ def no_attribute(owner: str, name: str, known: Iterable[str]) -> str:
     return f"{owner} has no attribute {name!r}" + (f"; {closest}" if closest and not name.startswith("_") else "")
 
 
-def pip_install(extra: str, *, upgrade: bool = False) -> str:
-    """Return the command that installs the libraries of an extra by name, so that it works in a checkout.
+def pip_install(*libraries: str, upgrade: bool = False) -> str:
+    """Return the command that installs libraries of one extra by name, so that it works in a checkout.
 
-    >>> pip_install("parquet")
-    "pip install pyarrow (or 'shoal[parquet]')"
+    >>> pip_install("pyarrow")
+    "pip install pyarrow (or 'shoal[tables]')"
     """
-    return f"pip install {'--upgrade ' * upgrade}{LIBRARIES_OF_EXTRA[extra]} (or 'shoal[{extra}]')"
+    extra = next(name for name, known in LIBRARIES_OF_EXTRA.items() if libraries[0] in known.split())
+    return f"pip install {'--upgrade ' * upgrade}{' '.join(libraries)} (or 'shoal[{extra}]')"
 
 
 def pointer_in(data: bytes) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from tests.environments import ROOT, environment
 
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 RUNNERS = ("pytest", "pytest-timeout", "hypothesis")
-_NOT_OF_FORMATS = ("dev", "spark", "ray")
+_NOT_OF_FORMATS = ("dev", "spark", "ray", "all")
 TABLES = ("odd_tables", "columns", "column_kinds", "parquet_footer", "without_pandas")
 
 
@@ -48,7 +48,10 @@ def oldest() -> Suite:
     """All formats, with the oldest release of each optional package that is allowed, and without what is compiled."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
+    wanted = [
+        *project["dependencies"],
+        *(line for name, lines in extras.items() if name not in _NOT_OF_FORMATS for line in lines),
+    ]
     wanted += [line for line in extras["dev"] if line.startswith(RUNNERS)]
     return Suite(
         "oldest",

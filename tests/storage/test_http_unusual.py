@@ -374,7 +374,7 @@ def test_what_is_faster_is_said_once(
     monkeypatch.setattr(http_interface, "_said", [])
     for _ in range(2):
         open_store("http://127.0.0.1:9/a.tar")
-    assert [record.getMessage().endswith("obstore pycurl (or 'shoal[remote]')") for record in caplog.records] == [
+    assert [record.getMessage().endswith("pip install pycurl (or 'shoal[remote]')") for record in caplog.records] == [
         True
     ] * (http_client == "plain")
 

@@ -28,6 +28,7 @@ _EXIT_BROKEN_PIPE = 128 + 13
 
 _COMMANDS = "shoal.commands"  # entry points of packages with a verb
 _MEMBERS = ("add_arguments", "run")
+_SHELLS = ("bash", "zsh", "fish")
 
 
 class Verb(NamedTuple):
@@ -116,7 +117,10 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
         prog="shoal",
         description="Stream shuffled training data, and know at any moment exactly which sample comes next.",
     )
-    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
+    text = "print the version, the build and the installed libraries (with --json: as one JSON object), and exit"
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, const="--json" in words, help=text)
+    text = "print a script that completes verbs, options and files in a shell: bash, zsh or fish"
+    parser.add_argument("--print-completion", metavar="SHELL", choices=_SHELLS, help=text)
     subparsers = parser.add_subparsers(metavar="VERB", title="verbs", dest="verb")
     requested = next((word for word in words if not word.startswith("-")), None)
     modules: dict[str, Any] = {}
@@ -135,11 +139,31 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
     arguments, unknown = parser.parse_known_args(words, argparse.Namespace(words=words))
     if unknown:  # parse_args() would show the usage of `shoal` instead of the verb
         (subparsers.choices.get(arguments.verb) or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    if arguments.print_completion is not None:
+        _print_completion(arguments.print_completion, parser, subparsers.choices, verbs)
+        return 0
     if arguments.verb is None:
         parser.print_help()
         return _EXIT_REFUSED
     code: int = modules[arguments.verb].run(arguments)
     return code
+
+
+def _print_completion(
+    shell: str, parser: _Parser, subparsers: Mapping[str, _Parser], verbs: Mapping[str, Verb]
+) -> None:
+    """Print the script of a shell; without the verbs of broken packages, which stderr names."""
+    complete: dict[str, _Parser] = {}
+    for name, verb in verbs.items():
+        try:
+            module = verb.imported(name)
+        except UsageError as error:
+            output.complain(f"warning: {error.message}")
+            continue
+        complete[name] = _Parser(description=subparsers[name].description)
+        module.add_arguments(complete[name])
+    shells = importlib.import_module("shoal.cli.completion.shells")
+    output.say(shells.completion_script(shell, parser, complete).rstrip())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -174,12 +198,10 @@ def _suggestion(word: object, known: Iterable[object]) -> str:
 
 
 class _PrintVersion(argparse.Action):
-    """The action of ``--version``: reads the version on request, unlike the action of argparse."""
+    """The action of ``--version``: imports the report on request, because it is slower than `shoal --help`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version  # noqa: PLC0415  # slower than the rest of `shoal --help`
-
-        output.say(f"shoal {version('shoal')}")
+        importlib.import_module("shoal.cli.installation.version_report").say_version(as_json=self.const)
         parser.exit()
 
 

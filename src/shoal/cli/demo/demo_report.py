@@ -93,7 +93,7 @@ def resumed_text(resumed: Resumed) -> str:
 
 def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
     """Return the text about the picture and the next step."""
-    drawn = f"{picture}" if picture is not None else f"needs matplotlib: {pip_install('report')}"
+    drawn = f"{picture}" if picture is not None else f"needs matplotlib: {pip_install('matplotlib')}"
     return "\n".join(
         [
             f"picture    {drawn}",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError, UsageError
-from shoal.hints import LIBRARIES_OF_EXTRA, did_you_mean, pip_install
+from shoal.hints import did_you_mean, pip_install
 from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
 from shoal.plugins.doors import Door
 from shoal.storage.urls import without_secrets
@@ -22,6 +22,7 @@ from shoal.tools.samples.preview import printable
 _Result = TypeVar("_Result")
 
 _LOCAL = "local"
+_LIBRARIES = {"ray": "ray", "spark": "pyspark"}
 
 _HOSTS = re.compile(r"(?:(?:spark|ray)://)?([^\s/]+:\d+(?:,[^\s/]+:\d+)*)")
 _CONNECT_SECONDS = 10
@@ -78,11 +79,12 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
     if name not in ENGINES.own:
         _ = ENGINES[name]  # an error about a broken package comes before the planning
         return Engine(name, address, label, unit)
+    library = _LIBRARIES[name]
     try:
-        import_module(LIBRARIES_OF_EXTRA[name])
+        import_module(library)
     except ImportError as error:
-        msg = f"--engine {name} needs {LIBRARIES_OF_EXTRA[name]}, and the import fails: {error}"
-        raise UsageError(msg, hint=pip_install(name)) from None
+        msg = f"--engine {name} needs {library}, and the import fails: {error}"
+        raise UsageError(msg, hint=pip_install(library)) from None
     return Engine(name, address, label, unit)
 
 

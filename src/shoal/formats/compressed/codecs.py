@@ -283,12 +283,12 @@ def _cut_short() -> CodecError:
     return CodecError("it ends in the middle of its compressed data")
 
 
-def _library(module: str, extra: str) -> Any:
+def _library(module: str, codec: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        msg = f"shards compressed with {extra} need {module}, which is not installed"
-        raise UsageError(msg, hint=pip_install(extra)) from None
+        msg = f"shards compressed with {codec} need {module}, which is not installed"
+        raise UsageError(msg, hint=pip_install(module)) from None
 
 
 CODECS: Mapping[str, Callable[[_Stored, int], Iterator[_Part]]] = MappingProxyType(

@@ -106,7 +106,7 @@ def _zstd() -> Any:
         import zstandard  # noqa: PLC0415  # optional
     except ImportError:
         msg = "shards compressed with zstd need zstandard, which is not installed"
-        raise UsageError(msg, hint=pip_install("zstd")) from None
+        raise UsageError(msg, hint=pip_install("zstandard")) from None
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True).compressobj()
 
 

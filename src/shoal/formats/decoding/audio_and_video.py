@@ -43,7 +43,7 @@ def audio_decoder(name: str) -> Callable[[bytes], tuple[Any, int]]:
         import soundfile  # noqa: PLC0415  # optional
     except (ImportError, OSError) as error:  # OSError: libsndfile is missing
         msg = f"decode({name!r}) needs soundfile with libsndfile: {error}"
-        raise UsageError(msg, hint=pip_install("audio")) from None
+        raise UsageError(msg, hint=pip_install("soundfile")) from None
     torch = torch_for(f"decode({name!r})", "audio") if AUDIO_SPECS[name] == "torch" else None
 
     def decode(data: bytes) -> tuple[Any, int]:
@@ -72,7 +72,7 @@ def video_decoder(name: str) -> Callable[[bytes], tuple[Any, float]]:
     try:
         import av  # noqa: PLC0415  # optional
     except ImportError as error:
-        raise UsageError(f"decode({name!r}) needs PyAV with FFmpeg: {error}", hint=pip_install("video")) from None
+        raise UsageError(f"decode({name!r}) needs PyAV with FFmpeg: {error}", hint=pip_install("av")) from None
     torch = torch_for(f"decode({name!r})", "video") if VIDEO_SPECS[name] == "torch" else None
 
     def decode(data: bytes) -> tuple[Any, float]:

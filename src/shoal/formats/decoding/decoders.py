@@ -58,7 +58,7 @@ def _cbor(data: bytes) -> Any:
     try:
         import cbor2  # noqa: PLC0415  # optional
     except ImportError:
-        raise UsageError("fields of CBOR need cbor2, which is not installed", hint=pip_install("cbor")) from None
+        raise UsageError("fields of CBOR need cbor2, which is not installed", hint=pip_install("cbor2")) from None
     return cbor2.loads(data)
 
 

@@ -226,7 +226,9 @@ def pillow(what: str) -> Any:
     try:
         from PIL import Image  # noqa: PLC0415  # optional
     except ImportError:
-        raise UsageError(f"{what} needs Pillow, which is not installed", hint=pip_install("images")) from None
+        raise UsageError(
+            f"{what} needs Pillow, which is not installed", hint=pip_install("pillow", "simplejpeg")
+        ) from None
     return Image
 
 

@@ -144,7 +144,7 @@ def parse_yaml(data: bytes, path: str) -> Marked:
         import yaml  # noqa: PLC0415
     except ImportError:
         msg = f"{path} is YAML, but PyYAML is not installed"
-        raise UsageError(msg, hint=f"{pip_install('energon')}, or call shoal.mix() in Python") from None
+        raise UsageError(msg, hint=f"{pip_install('pyyaml')}, or call shoal.mix() in Python") from None
     try:
         root = yaml.compose(data.decode("utf-8"), Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:

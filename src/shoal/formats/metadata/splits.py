@@ -173,7 +173,7 @@ def _yaml(text: str) -> Any:
         import yaml  # noqa: PLC0415
     except ImportError:
         msg = "this dataset declares its splits in YAML, but PyYAML is not installed"
-        raise UsageError(msg, hint=f"{pip_install('energon')}, or name the shards by a glob") from None
+        raise UsageError(msg, hint=f"{pip_install('pyyaml')}, or name the shards by a glob") from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

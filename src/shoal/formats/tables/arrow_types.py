@@ -20,10 +20,10 @@ def arrow_library(what: str) -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
-        raise UsageError(f"{what} needs pyarrow, which is not installed", hint=pip_install("parquet")) from None
+        raise UsageError(f"{what} needs pyarrow, which is not installed", hint=pip_install("pyarrow")) from None
     if _major_version(pa.__version__) < _OLDEST:
         msg = f"{what} needs pyarrow {_OLDEST} or newer, but {pa.__version__} is installed"
-        raise UsageError(msg, hint=pip_install("parquet", upgrade=True))
+        raise UsageError(msg, hint=pip_install("pyarrow", upgrade=True))
     return pa
 
 

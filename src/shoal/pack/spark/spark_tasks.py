@@ -142,10 +142,10 @@ def spark_library() -> Any:
         import pyspark  # noqa: PLC0415  # optional
     except ImportError as error:
         msg = "packing with Spark needs the library pyspark, which is not installed"
-        raise UsageError(msg, hint=pip_install("spark")) from error
+        raise UsageError(msg, hint=pip_install("pyspark")) from error
     if int(pyspark.__version__.split(".")[0]) < _OLDEST:
         msg = f"pyspark {pyspark.__version__} is installed; shoal needs {_OLDEST} or newer"
-        raise UsageError(msg, hint=pip_install("spark", upgrade=True))
+        raise UsageError(msg, hint=pip_install("pyspark", upgrade=True))
     return pyspark
 
 

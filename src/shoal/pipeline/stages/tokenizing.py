@@ -196,7 +196,7 @@ def _loaded(source: TokenizerSource) -> Any:
         from tokenizers import Tokenizer  # noqa: PLC0415  # optional
     except ImportError:
         msg = "text is tokenized with the package tokenizers, which is not installed"
-        raise UsageError(msg, hint=pip_install("tokens")) from None
+        raise UsageError(msg, hint=pip_install("tokenizers")) from None
     data, name = source.data(), without_secrets(source.name)
     if _digest(data) != source.digest:
         msg = f"{name} is not the tokenizer of the plan"

@@ -80,7 +80,7 @@ def say_what_is_faster() -> None:
     """If libcurl is missing, log once that libcurl is faster."""
     if not _said and not has_libcurl():
         _said.append(True)
-        _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("remote"))
+        _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("pycurl"))
 
 
 def time_for(silence_seconds: float, num_bytes: int) -> float:

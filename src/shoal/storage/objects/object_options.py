@@ -109,7 +109,7 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
         from obstore import store as stores  # noqa: PLC0415  # optional
     except ImportError as error:
         msg = f"{location.root}: reading it needs obstore, which is not installed"
-        raise UsageError(msg, hint=pip_install("remote")) from error
+        raise UsageError(msg, hint=pip_install("obstore", "pycurl")) from error
     make = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[location.kind]
     config, client, provider = _sorted(location, options)
     try:

@@ -114,7 +114,7 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
         from matplotlib.figure import Figure  # noqa: PLC0415  # pyplot keeps figures and needs a screen
     except ImportError as error:
         msg = f"a picture as {suffix} needs matplotlib, which is not installed"
-        raise UsageError(msg, hint=f"{pip_install('report')}, or write it as .svg") from error
+        raise UsageError(msg, hint=f"{pip_install('matplotlib')}, or write it as .svg") from error
     inches = _PIXELS / _DOTS_AN_INCH
     size = (inches, inches * drawing.height / drawing.width)
     with rc_context({"font.family": "DejaVu Sans", "path.simplify": False}):

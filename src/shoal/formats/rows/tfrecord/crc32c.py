@@ -57,5 +57,5 @@ def _library() -> Any:
         import google_crc32c  # noqa: PLC0415  # optional
     except ImportError:
         msg = "TFRecord shards have CRC-32C checksums, but google-crc32c is not installed"
-        raise UsageError(msg, hint=pip_install("tfrecord")) from None
+        raise UsageError(msg, hint=pip_install("google-crc32c")) from None
     return google_crc32c

@@ -1,0 +1,1 @@
+"""`shoal --print-completion SHELL`: the words that a shell offers at the key Tab."""

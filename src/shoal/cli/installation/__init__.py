@@ -1,0 +1,1 @@
+"""`shoal --version`: the build of shoal, and the libraries beside it."""
