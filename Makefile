@@ -12,7 +12,7 @@ PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tes
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs docs-serve test drills mutate soak check quick fuzz bench bench-peers compat golden compat-versions compat-peers integration clean
+.PHONY: help demo docs docs-serve changelog release test drills mutate soak check quick fuzz bench bench-peers compat golden compat-versions compat-peers integration clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,14 @@ compat-peers: .venv/stamp
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; CHOSEN="-m 'integration and not drill'" for less
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration $(CHOSEN) tests/integration tests/integrations
+
+changelog: .venv/stamp ## move the fragments of changes/ into CHANGELOG.md; DATE=today dates the section
+	$(BIN)/python -m tests.release.changelog $(if $(DATE),--date $(DATE))
+
+QUICK = # "make release QUICK=--quick" installs into two environments of each Python, not seven
+
+release: .venv/stamp ## build and check the files of a release in dist/
+	$(BIN)/python -m tests.release dist $(QUICK)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .compat .integration .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist .site .cache site

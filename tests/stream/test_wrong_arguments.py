@@ -119,7 +119,10 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("subject", "name"), PLACES, ids=lambda text: text.replace(" ", "-"))
-def test_a_wrong_argument_is_told_or_right(subject: str, name: str, home: Path) -> None:
+def test_a_wrong_argument_is_told_or_right(
+    subject: str, name: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a wrong text may be the name of a file
     failures, ds = [], SUBJECTS[subject](home)
     if not hasattr(type(ds), name):
         pytest.skip("has no such method")
