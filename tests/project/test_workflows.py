@@ -131,7 +131,7 @@ def test_what_is_published_comes_from_a_protected_environment() -> None:
         needs = workflow["jobs"][waiting.pop()].get("needs", [])
         waiting += [needs] if isinstance(needs, str) else needs
         needed |= {*waiting}
-    assert {"version", "test", "wheels", "sbom", "attest"} <= needed
+    assert {"version", "test", "wheels", "source", "attest"} <= needed
 
 
 def test_tools_are_installed_by_hash() -> None:
