@@ -30,7 +30,7 @@ from shoal.stream.choosing.map_view import MapView
 from shoal.stream.dataset import Dataset
 from shoal.tools.samples.contact_sheet import ContactSheet
 from shoal.tools.samples.preview import json_value, printable
-from shoal.tools.samples.shown_samples import ShownSample, ShownSamples
+from shoal.tools.samples.shown_samples import SOURCE_FIELD, ShownSample, ShownSamples
 
 _AS_BYTES = "without --decode the bytes of the sample are shown"
 
@@ -131,4 +131,5 @@ def _record(sample: ShownSample) -> dict[str, Any]:
     """Return a sample and its place by name."""
     location = {"id": sample.sample_id, "key": sample.key, "shard": sample.shard}
     place = {"first_byte": sample.first_byte, "end_byte": sample.end_byte}
-    return {**location, **place, "fields": sample.fields}
+    source = {SOURCE_FIELD: sample.source} if sample.source else {}
+    return {**location, **place, "fields": {**sample.fields, **source}}
