@@ -20,7 +20,7 @@ help: ## list the targets
 .venv: .venv/stamp ## the environment that everything else runs in
 
 # What a user installs, which is all that the demonstration needs.
-.venv/demo: pyproject.toml constraints.txt src/shoal/formats/_cutting.c
+.venv/demo: pyproject.toml setup.py constraints.txt src/shoal/formats/_cutting.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[report]'
 	touch $@
@@ -89,6 +89,7 @@ compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and
 
 compat-versions: golden
 	$(BIN)/python tests/compat/packages.py
+	$(BIN)/python tests/compat/installs.py
 
 golden: .venv/stamp ## the golden digests of orders and splits on every Python and numpy at hand
 	$(BIN)/python tests/compat/run.py

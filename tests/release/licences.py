@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "licences.md"
-ENGINES = ("spark", "ray")  # hundreds of MB, and not installed here
+LARGE = ("spark", "ray", "frameworks")  # hundreds of MB, and not installed here
 # What the metadata of a package leaves open.
 CHOSEN = {
     "av": "BSD-3-Clause; its wheels include FFmpeg (LGPL-3.0-or-later by its own words, built with x264 and x265)",
@@ -45,7 +45,8 @@ is that of `constraints.txt`, and the licences are those that the packages state
 
 `python -m tests.release.licences` writes this page. A release has a software bill of materials (CycloneDX) with the
 versions for each extra, made by `make release`. The extras `spark` and `ray` bring pyspark and ray (both Apache-2.0)
-with the packages that these choose. No extra brings a training framework.
+with the packages that these choose. `frameworks` brings Accelerate, Lightning and transformers (Apache-2.0) and
+torchdata (BSD-3-Clause) with theirs, and torch if it is missing.
 
 | package | licence | brought by |
 | --- | --- | --- |
@@ -63,10 +64,10 @@ class Package:
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the requirements of the core, as the extra "", and of each extra but the engines."""
+    """Return the requirements of the core, as the extra "", and of each extra but the large ones."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]
-    left_out = {*ENGINES, "all", "dev"}
+    left_out = {*LARGE, "all", "dev"}
     return {"": project["dependencies"], **{name: optional[name] for name in optional if name not in left_out}}
 
 
