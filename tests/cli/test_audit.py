@@ -58,7 +58,9 @@ def test_what_is_wrong_is_said(calls: Calls, tmp_path: Path) -> None:
     assert {"missing", "repeated", "storage order", "variance"} <= names
     text = calls.text("audit", tmp_path / "ids.npy", "--num-samples", 1001, "--strict", code=1)
     assert "! storage order (epoch 0): 999 of 1,000 samples" in " ".join(text.split())
-    assert text.startswith("Poor: VR 63 at 64, 1 sample missing (less than 1%), 1 delivery repeated (less than 1%)")
+    assert text.startswith(
+        "Poor: VR 63 in batches of 64 (perfect: 1), 1 sample missing (less than 1%), 1 delivery repeated (less than 1%)"
+    )
     assert "1 of 1,001 samples do not come: 1000." in text
     assert text.count("usual cause: ") == len({finding["cause"] for finding in record["findings"]})
     assert [finding["weight"] for finding in record["findings"] if finding["is_serious"]] == sorted(

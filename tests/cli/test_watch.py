@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,12 @@ import shoal
 import shoal.prometheus
 from shoal.cli.watch import watch
 from shoal.watch.page_reporter import address_of
+
+
+@pytest.fixture(autouse=True)
+def _no_page_stays() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 @pytest.fixture

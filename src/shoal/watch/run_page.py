@@ -12,6 +12,7 @@ from typing import Any
 from shoal.figures import counted, format_bytes, format_count, format_seconds
 from shoal.tools.reports.curve_figures import Figure, Line, curve_figure, plain_axis
 from shoal.tools.reports.page_document import document, facts, figures, fold, paragraph, section, table
+from shoal.watch.verdict import percent
 
 _REFRESH_MILLISECONDS = 1000
 SCRIPT = (
@@ -31,8 +32,10 @@ async function refresh() {
     }
     document.title = fresh.title;
     seen().hidden = true;
+    document.body.classList.remove('stale');
   } catch (error) {
     seen().hidden = false;
+    document.body.classList.add('stale');
   }
   setTimeout(refresh, MILLISECONDS);
 }
@@ -47,6 +50,7 @@ font-size:min(1em,5.4vw)}
 .lead{max-width:46rem}
 #lost{position:sticky;top:0;background:var(--panel);border-bottom:2px solid var(--bad);padding:.6rem 1.25rem;margin:0;
 max-width:none;color:var(--bad);font-weight:600}
+.stale :is(header,main){opacity:.55;filter:grayscale(1)}
 .share{display:flex;height:2.1rem;border-radius:.35rem;overflow:hidden;border:1px solid var(--rule);margin:.5rem 0}
 .share span{min-width:0}
 .storage{background:repeating-linear-gradient(45deg,var(--bad) 0 .35rem,var(--paper) .35rem .6rem)}
@@ -80,7 +84,7 @@ def run_page(numbers: Mapping[str, Any], *, title: str = "") -> str:
         made_by='reading(progress="page")' if numbers["progress"] else "shoal.watch.page()",
         style=_STYLE,
         script=SCRIPT,
-        before='<p id="lost" role="status" hidden>The run does not answer: it has ended, or the connection is lost.'
+        before='<p id="lost" role="status" hidden>NO CONTACT: the run has ended, or the connection is lost.'
         " The numbers are the last that came.</p>",
     )
 
@@ -123,9 +127,9 @@ def _who_waits(now: Mapping[str, Any], feeder: str) -> str:
         ("consumer", now["consumer_share"], "does its own work"),
     )
     bars = "".join(f'<span class="{name}" style="width:{share:.2%}"></span>' for name, share, _ in waiters if share)
-    says = ", ".join(f"{share:.0%} {words}" for _, share, words in waiters)
+    says = ", ".join(f"{percent(share)} {words}" for _, share, words in waiters)
     keys = "".join(
-        f'<li><i class="{name}"></i><span><b>{share:.0%}</b> {escape(words)}</span></li>'
+        f'<li><i class="{name}"></i><span><b>{percent(share)}</b> {escape(words)}</span></li>'
         for name, share, words in waiters
     )
     about = f"The time of training in the last {format_seconds(now['seconds'])}. "

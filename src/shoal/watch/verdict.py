@@ -55,13 +55,22 @@ def verdict_of(pace: Pace, facts: Circumstances) -> Verdict:
         if latest.is_waiting or pace.wait_share >= pace.stages_share:
             sentence = f"Training stands still: {since}, because bytes are missing."
             return Verdict("bad", "STALLED", sentence, _storage(pace, facts, is_stalled=True))
-        sentence = f"Training stands still: {since}, while samples are decoded or a batch is built."
+        sentence = f"Training stands still: {since}, while a function runs, a sample is decoded or a batch is built."
         return Verdict("bad", "STALLED", sentence, _stages(pace))
     if latest.away_seconds > max(_AWAY_SECONDS, _TIMES_USUAL * usual_seconds if num_batches else 0.0):
         since = format_seconds(latest.away_seconds)
         sentence = f"Training does not wait for data: its loop has not requested a batch for {since}."
         return Verdict("unknown", "NO REQUEST", sentence, "An evaluation, a checkpoint or another rank may hold it up.")
     return _by_share(pace, facts)
+
+
+def percent(share: float) -> str:
+    """Format a share: with a decimal below 10 %.
+
+    >>> percent(0.754), percent(0.014)
+    ('75%', '1.4%')
+    """
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def _before_the_first(pace: Pace, facts: Circumstances) -> Verdict:
@@ -78,12 +87,17 @@ def _before_the_first(pace: Pace, facts: Circumstances) -> Verdict:
 def _by_share(pace: Pace, facts: Circumstances) -> Verdict:
     share = pace.inside_share
     if share < _LITTLE:
-        return Verdict("good", "NOT WAITING", f"Training waits for data {share:.1%} of its time: it sets the pace.")
+        return Verdict(
+            "good", "NOT WAITING", f"Training waits for data {share:.1%} of its time: training sets the pace."
+        )
     is_storage = pace.wait_share >= pace.stages_share
-    cause = _wait_words(facts) if is_storage else "for decoding and building batches"
-    part = (pace.wait_share if is_storage else pace.stages_share) / share
-    most = "nearly all of it" if part > 0.95 else f"{part:.0%} of it"
-    sentence = f"Training waits for data {share:.0%} of its time, {most} {cause}."
+    causes = [
+        (pace.wait_share, _wait_words(facts)),
+        (pace.stages_share, "for functions, decoding and building batches"),
+    ]
+    first, second = causes if is_storage else causes[::-1]
+    parts = f"{percent(first[0])} {first[1]}, {percent(second[0])} {second[1]}"
+    sentence = f"Training waits for data {percent(share)} of its time: {parts}."
     grade: Grade = "fair" if share < _MUCH else "bad"
     word = "SOMETIMES WAITING" if grade == "fair" else "WAITING"
     word += (" FOR ITS SOURCE" if facts.is_live else " FOR STORAGE") if is_storage else " FOR STAGES"

@@ -110,7 +110,7 @@ def test_pixels_of_an_empty_corner_have_the_colour_of_less() -> None:
     ("ids", "arguments", "headline"),
     [
         (shuffled(20_000), {}, "Good: VR "),
-        (np.arange(6400), {}, "Poor: VR 65 at 64"),
+        (np.arange(6400), {}, "Poor: VR 65 in batches of 64 (perfect: 1)"),
         (shuffled(2000), {"num_samples": 3000}, "Poor: 1,000 samples missing (33%), VR "),
         (np.concatenate([shuffled(3000), [7]]), {}, "Fair: 1 delivery repeated (less than 1%), VR "),
         (np.stack([shuffled(3000)] * 2), {}, "Poor: the same order comes again, VR "),

@@ -66,7 +66,7 @@ class Audit:
         Deviations from a perfect shuffle, heaviest first, with usual cause and cure.
     grade, headline, verdict
         "good", "fair" or "poor", by the likely cost to a training, or "unknown" for few samples; grade and reason, such
-        as "Poor: VR 25 at 64"; summary in a few sentences.
+        as "Poor: VR 25 in batches of 64 (perfect: 1)"; summary in a few sentences.
     is_part
         True for the ids of one rank or worker, where most samples are missing.
     heat
@@ -76,7 +76,7 @@ class Audit:
     --------
     >>> result = shoal.measure.audit(ds.shuffle(seed=0).ids(), labels=ds.index_column("cls"), batch=16)
     >>> result.missing, result.repeated, result.headline
-    (0, 0, 'Good: VR 0.68 at 16')
+    (0, 0, 'Good: VR 0.68 in batches of 16 (perfect: 1)')
     """
 
     num_samples: int

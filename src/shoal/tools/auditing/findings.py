@@ -196,7 +196,7 @@ def headline_of(
     """
     serious = [finding for finding in findings if finding.is_serious]
     grade = "good" if not serious else "poor" if serious[0].weight >= _POOR else "fair"
-    mixing = f"VR {_ratio(ratios[batch])} at {batch:,}" if batch in ratios and num_looks else ""
+    mixing = f"VR {_ratio(ratios[batch])} in batches of {batch:,} (perfect: 1)" if batch in ratios and num_looks else ""
     if not num_looks and not serious:
         return "unknown", "Too few samples to judge how they are mixed"
     has_variance = any(finding.name == "variance" for finding in serious)

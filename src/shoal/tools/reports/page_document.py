@@ -143,7 +143,7 @@ def policy_with(script: str) -> str:
     """Return the policy of a page: no address but its own, and no script but this one.
 
     >>> policy_with("")
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
     """
     if not script:
         return _POLICY
