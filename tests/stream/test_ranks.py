@@ -96,6 +96,8 @@ def test_libraries_that_run_a_job_are_asked(monkeypatch: pytest.MonkeyPatch) -> 
     assert rank_and_world_size(None, {}) == rank_and_world_size(None, TORCHRUN) == (2, 8)
     with pytest.raises(UsageError, match=r"torch.distributed says rank 2 of 8, but the environment .* rank 1 of 8"):
         rank_and_world_size(None, {"RANK": "1", "WORLD_SIZE": "8"})
+    # Lightning's launcher sets the world size alone.
+    assert rank_and_world_size(None, {"WORLD_SIZE": "4"}) == rank_and_world_size(None, {})
     jax = SimpleNamespace(
         distributed=SimpleNamespace(is_initialized=lambda: True), process_index=lambda: 1, process_count=lambda: 4
     )

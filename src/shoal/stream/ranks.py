@@ -89,7 +89,8 @@ def rank_and_world_size(
         rank, world_size = _whole("rank", given[0]), _whole("world_size", given[1])
         return _checked(_Claim("given", rank, world_size))
     inner = [claim for claim in (_torch(), _jax(), _ray()) if claim is not None]
-    if environment.get("RANK") or environment.get("WORLD_SIZE") not in {None, "", "1"}:
+    # Lightning's launcher sets WORLD_SIZE without RANK, and then starts torch.distributed.
+    if environment.get("RANK") or (not inner and environment.get("WORLD_SIZE") not in {None, "", "1"}):
         inner += filter(None, [_in_environment("RANK", "WORLD_SIZE", environment, "torchrun")])
     # A rank alone says nothing: SLURM sets it in batch scripts too.
     in_use = [(*names, environment, launcher) for launcher, names in _OUTER.items() if environment.get(names[1])]

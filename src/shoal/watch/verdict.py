@@ -87,9 +87,8 @@ def _before_the_first(pace: Pace, facts: Circumstances) -> Verdict:
 def _by_share(pace: Pace, facts: Circumstances) -> Verdict:
     share = pace.inside_share
     if share < _LITTLE:
-        return Verdict(
-            "good", "NOT WAITING", f"Training waits for data {share:.1%} of its time: training sets the pace."
-        )
+        sentence = f"Training waits for data {share:.1%} of its time: training sets the pace."
+        return Verdict("good", "NOT WAITING", sentence)
     is_storage = pace.wait_share >= pace.stages_share
     causes = [
         (pace.wait_share, _wait_words(facts)),

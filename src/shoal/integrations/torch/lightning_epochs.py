@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from shoal.integrations.torch.lightning_lengths import match_length
 from shoal.stream.dataset_stream import Stream
 
 _FIT_LOOPS = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
@@ -50,7 +51,11 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         Fabric counts epochs from 0 in each process. So the first call after a state was loaded means the epoch of the
         state, and later calls count from there.
         """
-        self._loader.name_epoch(epoch, meet_lightning(self._loader))
+        loop = _calling_loop()
+        self._loader.name_epoch(epoch, loop and meet_lightning(loop, self._loader))
+        stream = self._loader.dataset.stream
+        if loop is not None and stream.num_steps_of_pass is None and not _why_without_length(self._loader):
+            match_length(loop, self._loader, len(stream.iterator_spec().position().global_batches))
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
@@ -66,8 +71,8 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         return (Step(epoch, number) for number in numbers)
 
 
-def meet_lightning(loader: Sized) -> int | None:
-    """If Lightning is the caller, let Lightning load pending states of loaders; return Lightning's length of an epoch.
+def meet_lightning(loop: Any, loader: Sized) -> int | None:
+    """Let Lightning's fit loop load pending states of loaders; return Lightning's length of an epoch.
 
     Lightning loads states of a checkpoint when it sets loaders up. But if ``configure_optimizers`` reads
     ``trainer.estimated_stepping_batches``, Lightning sets loaders up before it reads the checkpoint, and never loads
@@ -76,9 +81,6 @@ def meet_lightning(loader: Sized) -> int | None:
     Lightning ends every epoch after as many batches as the first epoch has. If the loader has no length, Lightning
     takes a batch before training on the previous batch, and a warning reports this.
     """
-    loop = _calling_loop()
-    if loop is None:
-        return None
     if getattr(loop, "_combined_loader_states_to_load", None):
         loop._load_combined_loader_states()  # noqa: SLF001  # if it is restarting
     if loader not in _warned and (why := _why_without_length(loader)):
