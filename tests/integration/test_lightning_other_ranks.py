@@ -52,7 +52,8 @@ def test_every_sample_comes_once(before: int, after: int, python: Callable[[str]
     settings = {"PYTHONPATH": str(ROOT / "src"), "SHOAL_CACHE_DIR": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
     def seen(num_ranks: int, name: str, *arguments: object) -> Counter[tuple[int, int]]:
-        command = [python("frameworks"), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+        command: list[str | Path] = [python("frameworks"), "-m", "torch.distributed.run", "--standalone"]
+        command.append(f"--nproc-per-node={num_ranks}")
         done = subprocess.run(
             [*command, "train.py", name, *map(str, arguments)],
             env=os.environ | settings, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
