@@ -20,12 +20,14 @@ def match_length(loop: Any, loader: Any, num_left: int) -> None:
     """
     combined = loop._combined_loader  # noqa: SLF001  # Lightning has no public place for the length of one epoch
     is_alone = len(combined.flattened) == 1 and combined.flattened[0] is loader
-    if not is_alone or loop.trainer.limit_train_batches != 1.0 or not isinstance(loop.max_batches, int):
+    length = getattr(loop, "max_batches", None)
+    if not is_alone or loop.trainer.limit_train_batches != 1.0 or not isinstance(length, int):
         return
-    usual = _usual_lengths.get(loop, loop.max_batches)
-    num_done = loop.epoch_loop.batch_progress.current.ready if loop.restarted_mid_epoch else 0
+    usual = _usual_lengths.get(loop, length)
+    is_resumed = getattr(loop, "restarted_mid_epoch", False)  # not in Lightning before 2.5
+    num_done = loop.epoch_loop.batch_progress.current.ready if is_resumed else 0
     num_batches = num_done + num_left if num_done else usual
-    if num_batches == loop.max_batches:
+    if num_batches == length:
         return
     _usual_lengths[loop] = usual
     trainer = loop.trainer
