@@ -51,11 +51,17 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         Fabric counts epochs from 0 in each process. So the first call after a state was loaded means the epoch of the
         state, and later calls count from there.
         """
-        loop = _calling_loop()
-        self._loader.name_epoch(epoch, loop and meet_lightning(loop, self._loader))
-        stream = self._loader.dataset.stream
-        if loop is not None and stream.num_steps_of_pass is None and not _why_without_length(self._loader):
-            match_length(loop, self._loader, len(stream.iterator_spec().position().global_batches))
+        loop, loader = _calling_loop(), self._loader
+        limit = None if loop is None else meet_lightning(loop, loader)
+        stream = loader.dataset.stream
+        loader.name_epoch(epoch, limit)
+        if loop is None or stream.num_steps_of_pass is not None or _why_without_length(loader):
+            return
+        position = stream.iterator_spec().position()
+        is_at_start = not position.start and not position.num_yielded
+        # A state at the start of an epoch may be that after the last batch: Lightning's own length is right then.
+        num_left = None if is_at_start else len(position.global_batches)
+        match_length(loop, loader, num_left)
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""

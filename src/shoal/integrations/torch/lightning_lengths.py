@@ -13,10 +13,11 @@ from typing import Any
 _usual_lengths: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of fit loops with a changed epoch
 
 
-def match_length(loop: Any, loader: Any, num_left: int) -> None:
+def match_length(loop: Any, loader: Any, num_left: int | None) -> None:
     """Let a resumed epoch of Lightning's fit loop have ``num_left`` more batches, and later epochs the usual number.
 
-    A limit set by the user stays, and so do the lengths of several loaders: Lightning combines these in several ways.
+    ``num_left`` is None at the start of an epoch: Lightning's own length stays. A limit set by the user stays, and so
+    do the lengths of several loaders: Lightning combines these in several ways.
     """
     combined = loop._combined_loader  # noqa: SLF001  # Lightning has no public place for the length of one epoch
     is_alone = len(combined.flattened) == 1 and combined.flattened[0] is loader
@@ -26,7 +27,7 @@ def match_length(loop: Any, loader: Any, num_left: int) -> None:
     usual = _usual_lengths.get(loop, length)
     is_resumed = getattr(loop, "restarted_mid_epoch", False)  # not in Lightning before 2.5
     num_done = loop.epoch_loop.batch_progress.current.ready if is_resumed else 0
-    num_batches = num_done + num_left if num_done else usual
+    num_batches = num_done + num_left if num_done and num_left is not None else usual
     if num_batches == length:
         return
     _usual_lengths[loop] = usual
