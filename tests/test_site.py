@@ -1,4 +1,4 @@
-"""The site builds without a warning, loads nothing from elsewhere, and every page says what it is about."""
+"""The site builds without a warning, loads nothing from elsewhere, and every page has a description."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ _LONGEST_NAME = 40
 INTRODUCTION = """\
 # Licences of what an installation brings
 
-shoal has the Apache License 2.0. `pip install shoal` brings numpy alone; each extra brings the packages below. The list
-is that of `constraints.txt`, and the licences are those that the packages state.
+shoal has the Apache License 2.0. `pip install shoal` brings numpy alone; each extra brings the packages below. Their
+versions are in `constraints.txt`; each package states its licence.
 
 `python -m tests.release.licences` writes this page. A release has a software bill of materials (CycloneDX) with the
 versions for each extra, made by `make release`. The extras `spark` and `ray` bring pyspark and ray (both Apache-2.0)
@@ -92,7 +92,7 @@ def licence_of(name: str) -> str:
 
 
 def closure(requirements: list[str]) -> Iterator[Package]:
-    """Yield the required packages, and those that they require."""
+    """Yield the required packages and their own requirements."""
     waiting: list[str] = [canonicalize_name(Requirement(text).name) for text in requirements]
     seen = set[str]()
     while waiting:

@@ -1,4 +1,4 @@
-"""The page of a run in progress: the answer first, then who waits for whom, the speed, and what is read and held.
+"""The page of a run in progress: the answer first, then who waits for whom, the speed, requests and memory.
 
 The page is drawn from the numbers of `WatchedRun.numbers`; its script fetches the page again, and swaps its parts.
 """
