@@ -17,7 +17,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand
-from shoal.stream.workers import worker_batches
+from shoal.stream.workers import packed_work
 from shoal.testing import RangeServer
 
 
@@ -56,7 +56,7 @@ def main() -> None:
         path = save_index(index, home / "far" / "shoal.index", store=LocalStore())
         with RangeServer(home / "far") as server:
             work = shoal.open(f"{server.url}/shoal.index").batch(64).stream.iterator_spec().work
-            num_bytes = len(worker_batches.pack(work))
+            num_bytes = len(packed_work.pack(work)[0])
         print(
             f"an index of {Path(path).stat().st_size:,} bytes over http: each worker process gets {num_bytes:,} bytes"
         )

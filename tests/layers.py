@@ -127,15 +127,21 @@ RESERVED_MODULES = {
     "subprocess": _WITH_PROCESSES,
     "multiprocessing": _WITH_PROCESSES,
     "asyncio": (),
-    "socket": ("shoal.storage", "shoal.testing", "shoal.watch.page_server", "shoal.cli.options.engine_options"),
+    "socket": (
+        "shoal.storage",
+        "shoal.stream.workers.shared_batches",
+        "shoal.testing",
+        "shoal.watch.page_server",
+        "shoal.cli.options.engine_options",
+    ),
     "ssl": ("shoal.storage",),
     "http": ("shoal.storage", "shoal.testing", "shoal.watch"),
     "urllib.request": ("shoal.storage",),
-    "mmap": ("shoal.storage",),
+    "mmap": ("shoal.storage", "shoal.stream.workers.shared_batches"),
     "tempfile": ("shoal.storage", "shoal.cli"),
     "fcntl": ("shoal.storage",),
-    "random": ("shoal.order.seeds", "shoal.peers"),
-    "numpy.random": ("shoal.order.seeds", "shoal.peers"),
+    "random": ("shoal.order.seeds", "shoal.peers", "shoal.integrations.torch.torch_in_worker"),
+    "numpy.random": ("shoal.order.seeds", "shoal.peers", "shoal.integrations.torch.torch_in_worker"),
     "importlib.import_module": (
         "shoal.lazy_names",
         "shoal.plugins.doors",
@@ -147,7 +153,8 @@ RESERVED_MODULES = {
     ),
 }
 
-MAY_OPEN_FILES = ("shoal.storage", "shoal.cli")
+# A process that starts reads its work from a pipe.
+MAY_OPEN_FILES = ("shoal.storage", "shoal.cli", "shoal.processes.light_fork_server")
 # The scan worker is a process of its own, whose standard output is its line to the parent.
 MAY_USE_TERMINAL = ("shoal.cli", "shoal.stats.live_line", "shoal.indexing.scan.scan_worker")
 FILE_CALLS = {

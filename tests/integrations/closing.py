@@ -65,7 +65,7 @@ def interrupt_the_end(loader: Any) -> None:
     if workers is None:
         next(iterator, None)
         return
-    weakref.finalize(workers._iterator, os.kill, os.getpid(), signal.SIGINT)
+    weakref.finalize(workers._workers[0].receiver, os.kill, os.getpid(), signal.SIGINT)
     del workers
     try:
         next(iterator, None)

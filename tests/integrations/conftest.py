@@ -12,8 +12,9 @@ import pytest
 from tests.stream.made import open_finely, write_tars
 
 from shoal.stream.dataset import Dataset
+from shoal.stream.workers import worker_pool
 
-torch_data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
+pytest.importorskip("torch.utils.data", reason="torch is not installed")
 
 # One fork server serves all tests, and imports torch once.
 multiprocessing.set_forkserver_preload(["torch.utils.data", "shoal.torch", "tests.integrations.stages"])
@@ -28,10 +29,9 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def impatient_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch wait half a second, not five, for the end of a worker and before it looks for lost workers."""
-    monkeypatch.setattr(torch_data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
-    monkeypatch.setattr(torch_data.dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.5,))
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a loader wait half a second, not five, for the end of a worker in the middle of a function."""
+    monkeypatch.setattr(worker_pool, "_SECONDS_TO_END", 0.5)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import multiprocessing.reduction
 import os
 import random
 import signal
@@ -13,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from shoal.stream.workers import shared_batches
 
 
 def plain(batch: dict[str, Any]) -> dict[str, Any]:
@@ -115,23 +115,13 @@ def note_worker(number: int) -> None:
     Path(os.environ["SHOAL_TEST_NOTES"], str(number)).write_text(str(os.getpid()))
 
 
-def without_room(_: int) -> None:
-    """In a worker: shared memory is full, as torch says it."""
+def without_room(number: int, _: int) -> None:
+    """In a worker: the system has no room for a batch, with this error number."""
 
-    def refuse(_: torch.Tensor) -> torch.Tensor:
-        msg = "unable to allocate shared memory(shm) for file </torch_1_2_3>: No space left on device (28)"
-        raise RuntimeError(msg)
+    def refuse(_: int) -> int:
+        raise OSError(number, os.strerror(number))
 
-    torch.Tensor.share_memory_ = refuse  # type: ignore[method-assign]
-
-
-def without_descriptors(_: int) -> None:
-    """In a worker: no more files can be open when a batch is sent."""
-
-    def refuse(_: int) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    multiprocessing.reduction.DupFd = refuse  # type: ignore[assignment]
+    shared_batches.new_file = refuse  # type: ignore[assignment]
 
 
 def generated(sample: dict[str, Any]) -> dict[str, Any]:
@@ -142,3 +132,7 @@ def generated(sample: dict[str, Any]) -> dict[str, Any]:
 def large(sample: dict[str, Any]) -> dict[str, Any]:
     """A megabyte of the number of the sample."""
     return {"x": np.full(1 << 18, int(sample["cls"]), dtype=np.float32)}
+
+
+def large_with_id(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**large(sample), "__id__": sample["__id__"]}

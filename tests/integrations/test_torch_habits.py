@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import pickle
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integrations import stages
 from tests.stream.made import at, flat
 
 from shoal.stream.dataset import Dataset
@@ -77,11 +81,15 @@ def test_two_datasets_with_workers_in_one_loop(tars: Dataset) -> None:
 
 
 @pytest.mark.parametrize("prefetch_factor", [1, 3])
-def test_workers_make_so_many_batches_ahead(prefetch_factor: int, tars: Dataset) -> None:
-    loader = DataLoader(tars.batch(5), num_workers=2, prefetch_factor=prefetch_factor)
-    iterator = iter(loader)
+def test_workers_make_so_many_batches_ahead(prefetch_factor: int, tars: Dataset, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    ds = tars.map(functools.partial(stages.slowly_noted, str(notes))).batch(5)
+    iterator = iter(DataLoader(ds, num_workers=2, prefetch_factor=prefetch_factor))
     next(iterator)
-    made: Any = iterator
-    torchs = made._source._workers._iterator
-    assert torchs._send_idx == 2 * prefetch_factor + 1  # one was received, and another asked for
+    expected = 5 * (2 * prefetch_factor + 1)  # one batch was received, and its worker may make another
+    deadline = time.monotonic() + 20
+    while notes.stat().st_size < expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    assert notes.stat().st_size == expected
     iterator.close()

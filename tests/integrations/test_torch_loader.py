@@ -241,7 +241,7 @@ def test_an_error_keeps_its_type_and_its_place(num_workers: int, tars: Dataset) 
     assert reading_threads() == []
 
 
-@pytest.mark.usefixtures("impatient_torch")
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("function", "how"),
     [(stages.die_at_100, "was ended by SIGKILL"), (stages.stop_at_100, "ended with exit code 3")],

@@ -15,7 +15,7 @@ from tests.stream.mixed import SIZES, WEIGHTS, check_batch, ids_in, mixed, of_li
 import shoal
 from shoal.errors import StateError
 from shoal.mixing import MixedDataset
-from shoal.stream.workers import worker_batches
+from shoal.stream.workers import packed_work
 from shoal.testing import RangeServer
 from shoal.torch import DataLoader
 
@@ -83,9 +83,9 @@ def test_mixtures_travel_to_fresh_processes(method: str, home: Path) -> None:
 
 @pytest.mark.parametrize("least", [0, 10**9])
 def test_what_arrives_gives_the_same_order(least: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_batches, "_SMALL_ROWS", least)
+    monkeypatch.setattr(packed_work, "_SMALL_ROWS", least)
     work = part(home).stream.iterator_spec().work
-    arrived = worker_batches.unpack(worker_batches.pack(work))
+    arrived = packed_work.unpack(packed_work.pack(work)[0])[0]
     assert arrived.resolved.untouched(3).ids(0, 300).tolist() == work.resolved.untouched(3).ids(0, 300).tolist()
     assert arrived.resolved.state_order == work.resolved.state_order
 

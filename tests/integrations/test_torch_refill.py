@@ -161,7 +161,7 @@ def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(
     assert shoal.merge_certificates(proofs) == whole.certificate()
 
 
-@pytest.mark.usefixtures("impatient_torch")
+@pytest.mark.usefixtures("impatient")
 def test_a_lost_worker_loses_nothing_that_was_received(tars: Dataset) -> None:
     ds = tars.map(stages.die_at_100).filter(stages.is_odd, refill=True).with_ids().batch(10)
     loader, received = DataLoader(ds, num_workers=2), []

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.integrations import stages
 from tests.storage.servers import Place, moto, place_of_kind
 from tests.stream.made import check_batch, flat, open_finely, write_tars
 
@@ -135,7 +136,7 @@ def test_workers_do_not_run_a_main_module_without_a_file(
         ensure_running()
 
     monkeypatch.setattr(forkserver, "ensure_running", noted)
-    ds = open_dataset(local / "data", index=local / "fine.index").with_ids().batch(30)
+    ds = open_dataset(local / "data", index=local / "fine.index").with_ids().map(stages.plain).batch(30)
     loader = DataLoader(ds, num_workers=1, multiprocessing_context="forkserver")
     assert flat(batch["__id__"].tolist() for batch in loader) == list(range(NUM))
     assert paths_at_start

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import itertools
+import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch.utils.data
 from tests.stream.made import flat
 
-from shoal.integrations.torch import worker_processes
-from shoal.integrations.torch.worker_processes import Workshop
+from shoal.integrations.torch import torch_loader
+from shoal.integrations.torch.worker_processes import Workers
 from shoal.pipeline.collate import collate
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.workers.worker_batches import pack, unpack
+from shoal.stream.workers.worker_batches import StepMaker, Task
+from shoal.stream.workers.worker_pool import close_all
 from shoal.torch import DataLoader
 
 pytestmark = [
@@ -41,44 +42,35 @@ def doubled(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {"__id__": [2 * sample["__id__"] for sample in samples]}
 
 
-class _Served:
-    """What torch's loader gives for one pass."""
-
-    _workers = _index_queues = ()
-
-    def __init__(self, made: Iterator[Any]) -> None:
-        self._made = made
-
-    def __next__(self) -> Any:
-        return next(self._made)
-
-    def _shutdown_workers(self) -> None:
-        """There are none."""
-
-
-class SentHere:
-    """In place of torch's loader: each worker gets a copy of what it would be sent, and works in this process."""
+class SentHere(Workers):
+    """Workers without processes: each gets a copy of what it would be sent, and works in this process."""
 
     num_started = 0
-    timeout = 0
 
-    def __init__(self, workshop: Any, *, sampler: Any, num_workers: int, **options: Any) -> None:
+    def __init__(self, work: Any, num_workers: int, **options: Any) -> None:
         type(self).num_started += 1
-        self._tasks, maker = sampler, workshop._maker
-        forks = options["multiprocessing_context"].get_start_method() == "fork"
-        works = [maker._work if forks else unpack(pack(maker._work)) for _ in range(num_workers)]
-        self._workers = [Workshop(work, num_workers, workshop._finish, maker._stop) for work in works]
+        super().__init__(work, num_workers, **options)
+        forks = options["context"].get_start_method() == "fork"
+        jobs = [self._job if forks else pickle.loads(pickle.dumps(self._job)) for _ in range(num_workers)]
+        self._makers = [StepMaker(job.work, num_workers, self._stopped) for job in jobs]
 
-    def __iter__(self) -> _Served:
-        return _Served(self._workers[task.step % len(self._workers)][task] for task in list(self._tasks))
+    def begin(self, spec: Any, is_stopped: Any) -> None:
+        steps = spec.position().global_batches
+        self._results = (
+            self._makers[step % len(self._makers)].make(Task(spec.epoch, spec.start, step, steps.stop))
+            for step in steps
+        )
+
+    def next(self) -> Any:
+        return next(self._results)
 
 
 @pytest.fixture
 def sent_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[SentHere]]:
-    monkeypatch.setattr(torch.utils.data, "DataLoader", SentHere)
+    monkeypatch.setattr(torch_loader, "Workers", SentHere)
     monkeypatch.setattr(SentHere, "num_started", 0)
     yield SentHere
-    worker_processes._close_all()
+    close_all()
     for thread in threading.enumerate():
         if thread.name == "shoal-stop":
             thread.join(5)

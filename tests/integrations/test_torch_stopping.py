@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.stream.made import at, open_finely, reading_threads, write_tars
 
 from shoal.orders import Window
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
+from shoal.stream.workers.worker_pool import WorkerPool
 from shoal.testing import Fault, RangeServer
 from shoal.testing.faults import FaultKind
 from shoal.torch import DataLoader
@@ -204,21 +204,21 @@ def _slowly() -> SlowToStart:
     return SlowToStart()
 
 
-@pytest.mark.usefixtures("impatient_torch")
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.drill)])
 def test_a_loop_whose_workers_start_can_be_ended(method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker takes a minute to start: the main process waits for it, or for its first batch."""
     ds = tars.map(SlowToStart()).with_ids().batch(5)
     loader = DataLoader(ds, num_workers=2, multiprocessing_context=method)
     is_starting, may_go_on = threading.Event(), threading.Event()
-    begin = torch.utils.data.DataLoader.__iter__
+    start = WorkerPool._start
 
     def slow_start(self: Any) -> Any:
         is_starting.set()
         may_go_on.wait(8)  # as for a fork server that imports the script of the user
-        return begin(self)
+        return start(self)
 
-    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", slow_start)
+    monkeypatch.setattr(WorkerPool, "_start", slow_start)
     received, seconds = stopped(loader, loader.stop, is_starting.is_set)
     assert (received, at(ds)) == ([], (0, 0))
     assert seconds < _GRACE_SECONDS

@@ -25,7 +25,7 @@ def test_an_index_of_this_machine_is_not_asked_for(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With many samples, workers of this machine map the file of the index; others cannot."""
-    monkeypatch.setattr("shoal.stream.workers.worker_batches._SMALL_ROWS", 1000)
+    monkeypatch.setattr("shoal.stream.workers.packed_work._SMALL_ROWS", 1000)
     (tmp_path / "in").mkdir()
     for shard in range(2):
         (tmp_path / "in" / f"{shard}.jsonl").write_text("".join(f"{number}\n" for number in range(1500)))

@@ -22,7 +22,7 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator_specs import WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
-from shoal.stream.workers import worker_batches
+from shoal.stream.workers import packed_work
 
 HF = Path(__file__).parent.parent / "formats" / "data" / "hf"
 
@@ -235,13 +235,13 @@ def test_columns_of_no_kind_are_refused(plain_lines: Path) -> None:
 
 
 def test_worker_processes_map_the_columns(plain_lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_batches, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(packed_work, "_SMALL_ROWS", 0)
     stream = shoal.open(plain_lines, index_columns=["lang"]).select(lang="de").shuffle(seed=0).stream
     pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, ())
     resolved = stream.resolved
     assert isinstance(resolved, ResolvedOrder)
     work = WorkerSpec(stream.opened, resolved, pipeline, ReadingOptions())
-    packed = worker_batches.pack(work)
-    [opened] = worker_batches.unpack(packed).opened.parts
+    packed, _ = packed_work.pack(work)
+    [opened] = packed_work.unpack(packed)[0].opened.parts
     assert len(packed) < 8000
     assert opened.index.columns["lang"].tolist() == stream.opened.index.columns["lang"].tolist()

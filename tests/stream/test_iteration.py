@@ -232,10 +232,10 @@ def counted_in(calls: list[int], method: Any) -> Any:
 
 
 def test_batches_of_workers_are_handed_on_in_their_order() -> None:
-    received = WholeBatches(Position(0, 0, Partition(1, 1), 9))
+    received = WholeBatches(Position(0, 0, Partition(1, 1), 9), str.upper)
     for batch in "abc":
         received.add(batch, NOTHING)
-    assert [received.batch() for _ in range(3)] == ["a", "b", "c"]
+    assert [received.batch() for _ in range(3)] == ["A", "B", "C"]
     assert not received.is_full
 
 

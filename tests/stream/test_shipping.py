@@ -17,7 +17,7 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.workers import worker_batches
+from shoal.stream.workers import packed_work
 from shoal.stream.workers.worker_batches import add_counts, counts_since
 from shoal.testing import RangeServer
 
@@ -35,19 +35,19 @@ def ids_of(work: WorkerSpec) -> list[int]:
 
 @pytest.mark.parametrize("least", [0, 10**9])
 def test_what_arrives_gives_the_same_batches(least: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_batches, "_SMALL_ROWS", least)
+    monkeypatch.setattr(packed_work, "_SMALL_ROWS", least)
     work = work_of(tars.shuffle(seed=2).batch(7))
-    arrived = worker_batches.unpack(worker_batches.pack(work))
+    arrived = packed_work.unpack(packed_work.pack(work)[0])[0]
     assert ids_of(arrived) == ids_of(work)
     assert arrived.opened.index is arrived.resolved.sample_index
-    assert (len(worker_batches.pack(work)) < 4000) == (least == 0)
+    assert (len(packed_work.pack(work)[0]) < 4000) == (least == 0)
 
 
 def test_part_of_an_index_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_batches, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(packed_work, "_SMALL_ROWS", 0)
     open_finely(write_tars(tmp_path / "data", [30, 40]))
     part = open_dataset(str(tmp_path / "data" / "s-001.tar"), index=tmp_path / "fine.index")
-    arrived = worker_batches.unpack(worker_batches.pack(work_of(part.batch(4))))
+    arrived = packed_work.unpack(packed_work.pack(work_of(part.batch(4)))[0])[0]
     assert ids_of(arrived) == list(range(30, 70))
 
 
@@ -55,7 +55,7 @@ def test_part_of_an_index_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_index_read_over_http_is_mapped_from_one_copy_in_every_process(
     has_version: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_batches, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(packed_work, "_SMALL_ROWS", 0)
     open_finely(write_tars(tmp_path / "data", [30, 40]))
     (tmp_path / "fine.index").rename(tmp_path / "data" / "shoal.index")
     if not has_version:
@@ -63,9 +63,9 @@ def test_an_index_read_over_http_is_mapped_from_one_copy_in_every_process(
         monkeypatch.setattr(HttpStore, "stat", lambda self, path: replace(stat(self, path), version=""))
     with RangeServer(tmp_path / "data") as server:
         work = work_of(open_dataset(f"{server.url}/shoal.index").batch(7))
-        packed = worker_batches.pack(work)
+        packed, _ = packed_work.pack(work)
         assert len(packed) < 6000
-        arrived = worker_batches.unpack(packed)
+        arrived = packed_work.unpack(packed)[0]
         assert ids_of(arrived) == ids_of(work)
     (copy,) = (tmp_path / "cache" / "indexes").glob("*.copy")
     for opened in (*work.opened.parts, *arrived.opened.parts):
@@ -83,12 +83,12 @@ def mapped_file(column: NDArray[Any]) -> str:
 
 
 def test_an_index_that_changed_on_the_way_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_batches, "_SMALL_ROWS", 0)
-    packed = worker_batches.pack(work_of(open_finely(write_tars(tmp_path / "data", [30, 40])).batch(4)))
+    monkeypatch.setattr(packed_work, "_SMALL_ROWS", 0)
+    packed, _ = packed_work.pack(work_of(open_finely(write_tars(tmp_path / "data", [30, 40])).batch(4)))
     (tmp_path / "fine.index").unlink()
     open_finely(write_tars(tmp_path / "data", [30, 41]))
     with pytest.raises(IndexFileError, match="now holds the index of dataset"):
-        worker_batches.unpack(packed)
+        packed_work.unpack(packed)[0]
 
 
 def test_heights_of_a_worker_are_its_highest_and_counts_are_added() -> None:

@@ -1,23 +1,18 @@
-"""Start of worker processes without a fork, detection of forks, and failures of the queues between processes."""
+"""Start of worker processes without a fork, and detection of forks."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
-import threading
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import connection, process, queues, reduction
+from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-
-UNSENT_EXIT_CODE = 71
-"""Exit code of a process that could not send an object through a queue."""
 
 generation = 0
 """Counter that grows by one in every forked child. Reading it costs a tenth of `os.getpid`."""
@@ -73,50 +68,3 @@ def existing_main() -> Iterator[None]:
         yield
     finally:
         main.__file__ = path
-
-
-def begin_importing(context: Any) -> None:
-    """Start the fork server, if this context has one: it imports while this process prepares the workers."""
-    if context.get_start_method() == "forkserver":
-        from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
-
-        with existing_main():
-            forkserver.ensure_running()
-
-
-def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
-    """Wait until one of these processes has ended and its exit code is known, for at most ``timeout_seconds``."""
-    ended = connection.wait([worker.sentinel for worker in processes], timeout=timeout_seconds)
-    for worker in processes:
-        if worker.sentinel in ended:  # a pipe, which closes a moment before the system knows the exit code
-            worker.join(timeout_seconds)
-
-
-def wait_for_feeders(closed_queues: Sequence[Any], *, timeout_seconds: float) -> None:
-    """Join the feeder threads of closed queues, at most ``timeout_seconds`` each; brief, as the queues were read.
-
-    A feeder may hold the last reference to semaphores of its queue. If Python exits while the feeder releases them,
-    multiprocessing's tracker warns of leaked semaphores.
-    """
-    for queue in closed_queues:
-        feeder = getattr(queue, "_thread", None)
-        if feeder is not None and feeder is not threading.current_thread():
-            feeder.join(timeout=timeout_seconds)
-
-
-def end_where_unsent() -> None:
-    """End this process if one of its queues cannot send an object, for example because no more files can be open.
-
-    Python prints the error and goes on, and the receiver of the lost object waits for ever.
-    """
-    setattr(queues.Queue, "_on_queue_feeder_error", staticmethod(_end))  # noqa: B010  # the private hook for errors
-
-
-def packed_as_by_queues(thing: Any) -> bytes:
-    """Return the bytes that a queue would send, for one `pickle.loads` in another process; errors are raised here."""
-    return bytes(reduction.ForkingPickler.dumps(thing))
-
-
-def _end(error: BaseException, _: object) -> None:
-    traceback.print_exception(error)
-    os._exit(UNSENT_EXIT_CODE)

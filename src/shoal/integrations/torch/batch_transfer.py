@@ -1,15 +1,9 @@
-"""Batches on their way: from a worker process through shared memory or a pipe, and into pinned memory.
-
-torch packs a batch in a thread of the worker, behind its queue. If that fails, the worker only prints the error, and
-the loader waits for the batch for ever. So this module packs a batch before it enters the queue.
-"""
+"""Memory of tensors: pinned for the way to an accelerator, or shared by processes."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import pickle
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,74 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.errors import ShoalError, UsageError, WorkerError
-from shoal.processes.start_methods import packed_as_by_queues
+from shoal.errors import WorkerError
 
-SHARED_MEMORY_HINT = (
-    "shared memory is full (df -h /dev/shm): give a container more (docker run --shm-size=8g), or take fewer workers, "
-    "a smaller prefetch_factor or smaller batches"
+_SHARED_MEMORY_HINT = (
+    "shared memory (/dev/shm) is full, read-only or closed to this user (df -h /dev/shm): give a container more "
+    "(docker run --shm-size=8g), or num_workers=0"
 )
-
-_READ_ONLY_HINT = (
-    "shared memory (/dev/shm) is read-only or closed to this user, and worker processes need it: mount it writable "
-    "(docker run --shm-size=8g, without a read-only mount there), or num_workers=0"
-)
-_REFUSAL_HINTS = {
-    errno.ENOSPC: SHARED_MEMORY_HINT,
-    errno.EROFS: _READ_ONLY_HINT,
-    errno.EACCES: _READ_ONLY_HINT,
-    errno.EPERM: _READ_ONLY_HINT,
-    errno.EMFILE: "this process may not open more files: a higher ulimit -n, or fewer workers",
-    errno.ENFILE: "this machine may not open more files: fewer workers (cat /proc/sys/fs/file-nr)",
-    errno.EAGAIN: "this user may not start more processes: a higher ulimit -u (or pids limit of the container)",
-    errno.ENOMEM: "this machine has no memory for more processes: fewer workers",
-}
 _LEFT_FILE = re.compile(r"<(/torch_(\d+)_\d+_\d+)>")
-
-_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
-
-
-class _Parcel:
-    """A pickled value that the receiver unpickles."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (self._packed,)
-
-
-def sendable(batch: Any) -> tuple[Any, bool]:
-    """Return the batch in a form that a queue of torch can send, and whether it must be copied through the pipe.
-
-    It must if shared memory has no room. Raises `UsageError` for a batch that cannot be sent to another process.
-    """
-    try:
-        with sharing():
-            if _is_shared(batch):
-                return batch, False
-            return _Parcel(packed_as_by_queues(batch)), False
-    except Exception as error:
-        if _is_about_room(error):
-            return _Parcel(pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)), True
-        msg = f"the batch cannot be sent from the worker that made it: {type(error).__name__}: {error}"
-        hint = "map() and collate_fn= must return what pickle takes: no generators, files or lambdas; or num_workers=0"
-        raise UsageError(msg, hint=hint) from error
-
-
-def _is_shared(value: Any) -> bool:
-    """Move tensors into shared memory; return True if a queue can then send the value unchanged."""
-    if isinstance(value, dict):
-        return all(type(name) in _PLAIN for name in value) and all(map(_is_shared, value.values()))
-    if type(value) in {list, tuple}:
-        return set(map(type, value)) <= _PLAIN or all(map(_is_shared, value))
-    if type(value) is torch.Tensor:
-        if value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
-            return False
-        if value.untyped_storage().nbytes():
-            value.share_memory_()  # type: ignore[no-untyped-call]
-        return True
-    return type(value) in _PLAIN or (type(value) is np.ndarray and not value.dtype.hasobject)
 
 
 @contextlib.contextmanager
@@ -110,26 +43,7 @@ def shared_bytes(num_bytes: int) -> torch.Tensor:
             return torch.zeros(num_bytes, dtype=torch.uint8).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
     except (RuntimeError, OSError) as error:
         msg = f"no shared memory of {num_bytes} bytes for worker processes: {error}"
-        raise WorkerError(msg, hint=_READ_ONLY_HINT if "Read-only" in str(error) else SHARED_MEMORY_HINT) from error
-
-
-@contextlib.contextmanager
-def named_refusals() -> Iterator[None]:
-    """Raise `WorkerError` with a hint if the system refuses a resource of worker processes."""
-    try:
-        yield
-    except ShoalError:
-        raise
-    except OSError as error:
-        msg = f"workers could not be started: {error}"
-        raise WorkerError(msg, hint=_REFUSAL_HINTS.get(error.errno or 0, "")) from error
-
-
-def _is_about_room(error: Exception) -> bool:
-    """Return True if shared memory was full; torch says so only in the text of its error."""
-    return isinstance(error, OSError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in ("shared memory", "/torch_", "No space"))
-    )
+        raise WorkerError(msg, hint=_SHARED_MEMORY_HINT) from error
 
 
 def can_pin() -> bool:

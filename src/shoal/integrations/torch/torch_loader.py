@@ -24,33 +24,25 @@ from shoal.integrations.torch.framework_view import (
 )
 from shoal.integrations.torch.lightning_epochs import ReportedLength, StepSampler
 from shoal.integrations.torch.loader_arguments import check_travels, refuse_contradictions, refuse_decided
-from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
+from shoal.integrations.torch.worker_processes import Workers, begin_importing_for
 from shoal.order.protocol import as_within
 from shoal.pipeline.collate import collate
 from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.tensors import tensors
 from shoal.processes.interrupts import InterruptsHeld
-from shoal.processes.start_methods import begin_importing, start_context
+from shoal.processes.start_methods import start_context
 from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import BatchSource, Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.refilling.steps_of_pass import StepsOfPass
 from shoal.stream.workers.prefetch_thread import Prefetcher
+from shoal.stream.workers.worker_source import WorkerSource
 
-_PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
+_PRELOAD = ("torch.utils.data", "shoal.stream.workers.worker_loop")
 _BATCHES_AHEAD = 2
 _MOST_WORKERS, _MOST_AHEAD = 4096, 1 << 16
-_WORKER_OPTIONS = (
-    "generator",
-    "multiprocessing_context",
-    "persistent_workers",
-    "pin_memory",
-    "prefetch_factor",
-    "timeout",
-    "worker_init_fn",
-)
 _log = logging.getLogger("shoal")
 
 
@@ -191,6 +183,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self._newest: weakref.ref[Iteration] | None = None
         self._is_stopped = self._has_logged_stop = False
         self._reported_length = ReportedLength()
+        if num_workers:
+            begin_importing_for(self.multiprocessing_context, dataset.stream.spec.stages, collate_fn, worker_init_fn)
 
     def __repr__(self) -> str:
         """Return the dataset, and the threads or processes that decode."""
@@ -251,8 +245,6 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     def _next_start(self) -> tuple[IteratorSpec, BatchSource | None]:
         """Return the start of the next iterator, and the source of its batches if others make them."""
-        if self.num_workers:
-            begin_importing(self.multiprocessing_context)
         spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, waits_for_little=True, in_passes=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
@@ -265,11 +257,11 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
             with InterruptsHeld():
                 return self._threads_start(spec, finish)
         if not self._is_stopped:
-            pinned = self._pinned_after(finish)
+            received = self._pinned_after(finish)
             try:
-                workers = self._workers_for(spec.unobserved(), finish)
+                workers = self._workers_for(spec.unobserved())
                 options: dict[str, Any] = {"stay": self.persistent_workers, "is_stopped": lambda: self._is_stopped}
-                return spec, WorkerBatches(workers, spec, finish=pinned, **options)
+                return spec, WorkerSource(workers, spec, finish=received, **options)
             except StoppedError:
                 workers.close()
         return spec, None
@@ -294,7 +286,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     def _pinned_after(self, finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the function that finishes a batch, and pins it with ``pin_memory``."""
-        if not (self.pin_memory and torch.accelerator.is_available()):
+        if not (self.pin_memory and can_pin()):
             return finish
         pin = partial(pinned_for, torch.accelerator.current_device_index())
         return lambda batch: pin(finish(batch))
@@ -475,18 +467,23 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         """Return the state for a copy with its own dataset at the same position, and without workers."""
         return {**self.__dict__, "_kept_workers": None, "_newest": None, "accelerated": None}
 
-    def _workers_for(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
-        options = {name: getattr(self, name) for name in _WORKER_OPTIONS}
-        arguments = (spec.work, self.num_workers, finish, options)
+    def _workers_for(self, spec: IteratorSpec) -> Workers:
+        options = {
+            "context": self.multiprocessing_context,
+            "init": self.worker_init_fn,
+            "generator": self.generator,
+            "prefetch_factor": self.prefetch_factor,
+            "timeout": self.timeout,
+        }
         kept, self._kept_workers = self._kept_workers, None
         if kept is not None:
-            if kept.serve(*arguments):
+            if kept.serve(spec.work, self.num_workers, **options):
                 self._kept_workers = kept
                 return kept
             kept.close()
-        if options["multiprocessing_context"].get_start_method() != "fork":
-            check_travels(spec.work.pipeline, self.collate_fn, options["worker_init_fn"])
-        workers = Workers(*arguments)
+        if self.multiprocessing_context.get_start_method() != "fork":
+            check_travels(spec.work.pipeline, self.collate_fn, self.worker_init_fn)
+        workers = Workers(spec.work, self.num_workers, **options)
         if self.persistent_workers:
             self._kept_workers = workers
         return workers

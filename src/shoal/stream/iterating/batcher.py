@@ -77,10 +77,10 @@ class Batcher(ABC):
         self,
         position: Position,
         context: Callable[[], BatchContext],  # noqa: ARG002
-        finish: Callable[[Any], Any] | None,  # noqa: ARG002
+        finish: Callable[[Any], Any] | None,
     ) -> Received:
-        """Return the receiver of the steps that workers send; ``finish`` converts batches made by the receiver."""
-        return WholeBatches(position)
+        """Return the receiver of the steps that workers send; ``finish`` converts its batches."""
+        return WholeBatches(position, finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:  # noqa: ARG002
         """Return additional settings that ranks must share; ``loaded`` is the checksum of the loaded state."""
@@ -109,10 +109,10 @@ class Received(Protocol):
 
 
 class WholeBatches:
-    """Whole batches from workers."""
+    """Whole batches from workers; ``finish`` converts each."""
 
-    def __init__(self, position: Position) -> None:
-        self._position = position
+    def __init__(self, position: Position, finish: Callable[[Any], Any] | None) -> None:
+        self._position, self._finish = position, finish
         self._waiting: deque[tuple[Any, Proof]] = deque()
 
     @property
@@ -122,7 +122,7 @@ class WholeBatches:
 
     def add(self, made: Any, proof: Proof) -> None:
         """Append a batch."""
-        self._waiting.append((made, proof))
+        self._waiting.append((made if self._finish is None else self._finish(made), proof))
 
     def batch(self) -> Any:
         """Return the batch, and count it."""

@@ -7,26 +7,22 @@ of epochs and resumed positions, and a new worker begins anywhere.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import pickle
 import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
-from shoal.errors import IndexFileError, ShoalError, StorageError, UsageError
+from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
-from shoal.index.table import Index
-from shoal.indexing.index_files import load_index, local_file_of
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cache.cached_ranges import cache_counts, chunk_cache_of, expect_windows
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
-from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
@@ -36,7 +32,6 @@ _log = logging.getLogger("shoal")
 _HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency", "num_pieces", "num_indexed_")
 _LEAST_CACHE_BYTES = 1 << 30
 _OVER = object()
-_SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
 _CACHED_WINDOWS = 2  # because workers are not at exactly the same position
 
 
@@ -84,15 +79,12 @@ class StepMaker:
     """
 
     def __init__(self, work: WorkerSpec, num_workers: int, stop: Any) -> None:
-        self._work, self._num_workers, self._stop = work, num_workers, stop
+        self._work, self.num_workers, self._stop = work, num_workers, stop
         self._watch: threading.Thread | None = None
         self._iteration: Iteration | None = None
         self._next: tuple[int, int, int] | None = None
         self._counters = Counters()
         self._sent: dict[str, Any] = {}  # counts
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _unpacked, (pack(self._work), self._num_workers, self._stop)
 
     def make(self, task: Task) -> WorkerBatch:
         """Make the batch of a task; an error is returned instead, and keeps its type when sent to the loader."""
@@ -111,7 +103,7 @@ class StepMaker:
     def _made(self, task: Task) -> WorkerBatch:
         if self._iteration is None or self._next != (task.epoch, task.start, task.step):
             self.close()
-            work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
+            work = self._work.of_worker(task.step % self.num_workers, self.num_workers)
             spec = IteratorSpec(work, task.epoch, task.start, task.step, self._counters)
             spec = replace(spec, knows_end=work.resolved.knows_end(task.epoch))
             self._iteration = Iteration(spec)
@@ -120,7 +112,7 @@ class StepMaker:
         batch = next(self._iteration, _OVER)
         proof = position.proof.minus(before)
         num_samples = position.num_samples if position.knows_end else None
-        following = task.step + self._num_workers
+        following = task.step + self.num_workers
         self._next = (task.epoch, task.start, following)
         if following >= task.num_steps:
             self.close()  # the pass is over for this worker: free its memory
@@ -143,10 +135,6 @@ class StepMaker:
         """Return the counts to be added by `add_counts`."""
         before, self._sent = self._sent, self._counters.counts() | cache_counts(self._work.opened.caches)
         return counts_since(before, self._sent)
-
-
-def _unpacked(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
-    return StepMaker(unpack(packed), num_workers, stop)
 
 
 def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,47 +214,3 @@ def _sharing(
         )
         return opened
     return shared
-
-
-def pack(work: WorkerSpec) -> bytes:
-    """Return the work as bytes for `unpack` on this machine; an index in a local file is mapped, not copied.
-
-    An index of ten million extents takes some hundred megabytes. Pickled by value, every worker would hold a copy;
-    mapped from its file, all workers share one.
-    """
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-    named = {id(part.index): (path, part.index.fingerprint) for part in work.opened.parts if (path := _path_of(part))}
-    pickler.persistent_id = lambda thing: named.get(id(thing))  # type: ignore[method-assign]
-    pickler.dump(work)
-    return buffer.getvalue()
-
-
-def unpack(data: bytes) -> WorkerSpec:
-    """Return the packed work; `IndexFileError` if the index file now holds another index."""
-    unpickler = pickle.Unpickler(io.BytesIO(data))  # noqa: S301  # of a process of this run
-    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # all references share one object
-    work: WorkerSpec = unpickler.load()
-    return work
-
-
-def _load(named: tuple[str, str]) -> Index:
-    path, fingerprint = named
-    index = load_index(path, store=LocalStore(), trusted=True)
-    if index.fingerprint != fingerprint:
-        msg = f"{path} now holds the index of dataset {index.fingerprint}, but held the index of {fingerprint}"
-        raise IndexFileError(msg, hint="do not replace the index while a run uses it")
-    return index
-
-
-def _path_of(opened: Opened) -> str:
-    """Return the local file with exactly this index; "" if the index is small, or in no local file."""
-    index, path = opened.index, local_file_of(opened.index_path or "")
-    if not path or index.num_extents + index.num_samples < _SMALL_ROWS:
-        return ""
-    try:
-        same = load_index(path, store=LocalStore(), trusted=True)
-    except ShoalError:  # a missing or changed file: the index is pickled
-        return ""
-    # The index of a selection of its shards has another fingerprint.
-    return path if same.fingerprint == index.fingerprint else ""
