@@ -166,8 +166,8 @@ def test_some_chunks_are_rows_of_all(
     chosen = np.array(
         data.draw(st.lists(st.integers(0, len(table) - 1), max_size=9) if len(table) else st.just([])), int
     )
-    places: list[Any] = [table.shard, table.first_byte, table.end_byte]
-    for column, rows in zip(places, table.chunks.places(chosen), strict=True):
+    places: Any = (table.shard, table.first_byte, table.end_byte)
+    for column, rows in zip(places, tuple[Any, ...](table.chunks.places(chosen)), strict=True):
         assert column[chosen].tolist() == rows.tolist()
         assert column.dtype == rows.dtype
     assert table.chunks.decoded_bytes(chosen).tolist() == decoded_bytes[chosen].tolist()

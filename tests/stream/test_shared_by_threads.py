@@ -73,9 +73,9 @@ class Emptied(OrderedDict[tuple[int, range], Any]):
 
 def test_spans_of_an_order_that_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     order = Window(2, 1).bind(np.full(400, 3), seed=0, epoch=0)
-    monkeypatch.setattr(order, "_make", lambda start, stop, _: (start // order.span, stop))
+    monkeypatch.setattr(order, "_make", lambda begin, *_: (begin,))
     monkeypatch.setattr(order, "_cache", Emptied({(-3, range(1)): (), (-2, range(1)): (), (-1, range(1)): ()}))
-    assert [order._span(number, range(1))[0] for number in range(5)] == [0, 1, 2, 3, 4]
+    assert [order._span(begin, begin + 1, range(1))[0] for begin in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_iterators_that_begin_at_once(tars: Dataset) -> None:

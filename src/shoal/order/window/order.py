@@ -27,6 +27,7 @@ from shoal.order.window.timeline_slabs import Timeline
 _LEAST_SPAN = 1 << 17  # positions: with shorter spans, calls cost more than the arrays; 12 MB of temporaries
 _MOST_SPAN = 1 << 21
 _CACHED_SPANS = 2
+_SPANS_OF_FEW_NODES = 4  # in one span: a few nodes have too few samples to be worth the calls for each span
 _NO_LANE = 0xFFFF  # also a lane of windows of 65,536 chunks, which is then only looked up again
 _EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, because larger arrays need fresh pages
 _KEPT_BYTES, _EMITTED_BYTES = 16, 88  # per position: two columns, and eleven more while making the span
@@ -171,12 +172,12 @@ class WindowEpoch:
         start, stop = as_span(start, stop, self.num_samples)
         filled, end = 0, self._number_in(stop, nodes) - self._number_in(start, nodes)
         ids, chunks = np.empty(end, dtype=np.int64), np.empty(end, dtype=np.int64)
-        for number in range(start // self.span, -(-stop // self.span)):
-            begin = number * self.span
+        span = self.span * (1 if len(nodes) * _SPANS_OF_FEW_NODES > self.num_canonical_nodes else _SPANS_OF_FEW_NODES)
+        for begin in range(start // span * span, stop, span):
             before = self._number_in(begin, nodes)
             low = self._number_in(max(start, begin), nodes) - before
-            high = self._number_in(min(stop, begin + self.span), nodes) - before
-            span_ids, span_chunks = self._span(number, nodes)
+            high = self._number_in(min(stop, begin + span), nodes) - before
+            span_ids, span_chunks = self._span(begin, min(begin + span, self.num_samples), nodes)
             ids[filled : filled + high - low] = span_ids[low:high]
             chunks[filled : filled + high - low] = span_chunks[low:high]
             filled += high - low
@@ -216,12 +217,11 @@ class WindowEpoch:
 
     # ---- spans of positions
 
-    def _span(self, number: int, nodes: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _span(self, begin: int, end: int, nodes: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids and chunks of a span, from the cache if possible; without a lock, a span may be made twice."""
-        span = self._cache.get((number, nodes))
+        span = self._cache.get((begin, nodes))
         if span is None:
-            span = self._make(number * self.span, min((number + 1) * self.span, self.num_samples), nodes)
-            self._cache[number, nodes] = span
+            span = self._cache[begin, nodes] = self._make(begin, end, nodes)
             for oldest in list(self._cache)[:-_CACHED_SPANS]:
                 self._cache.pop(oldest, None)  # another thread may have just removed it
         return span
