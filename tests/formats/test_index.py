@@ -22,6 +22,7 @@ from shoal.index.assembly import ScannedShard, assemble, subset, validate
 from shoal.index.cutting import cut_chunks, cut_extents, even_cuts
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.shard_scan import BY_BORDERS, ShardScan
+from shoal.index.shard_texts import Texts
 from shoal.index.table import EXTENT_COLUMNS, Index, locate
 
 
@@ -424,3 +425,19 @@ def test_gaps_are_named(name: str, values: dict[int, int]) -> None:
         column[row] = value
     with pytest.raises(IndexFileError, match="extent"):
         validate(dataclasses.replace(index, **{name: column}))
+
+
+@given(texts=st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=8))
+def test_texts_of_shards_are_those_of_a_list(texts: list[bytes]) -> None:
+    """One at a time, in slices, all, and in another process; also bytes that are not UTF-8."""
+    expected = [text.decode("utf-8", "surrogateescape") for text in texts]
+    column = Texts(b"\n".join(texts), num_texts=len(texts), is_path=False)
+    for same in (column, pickle.loads(pickle.dumps(column))):  # ours
+        assert list(same) == expected
+        assert [same[number] for number in range(-len(texts), len(texts))] == expected * 2
+        assert list(same[1:3]) == expected[1:3]
+        with pytest.raises(IndexError):
+            same[len(texts)]
+    if texts:
+        with pytest.raises(IndexFileError, match="names or versions"):
+            Texts(b"\n".join(texts), num_texts=len(texts) + 1, is_path=False)[0]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, UsageError
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, cut_extents
-from shoal.index.index_file import check_names
 from shoal.index.shard_scan import ShardScan
+from shoal.index.shard_texts import check_names
 from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
 
 _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
