@@ -41,6 +41,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "formats.writing.encoder": "pack",
     "formats.writing.written_formats": "cli pack",
     "index.assembly": "pack verify",
+    "index.chunk_table": "cli",
     "index.cutting": "cli pack verify",
     "index.index_file": "cli pack verify",
     "index.joined_index": "cli",

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import pickle
+import tracemalloc
 import zlib
 from itertools import pairwise
 from typing import Any
@@ -16,11 +17,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import IndexFileError, UsageError
+from shoal.index import assembly, chunk_table
 from shoal.index.assembly import ScannedShard, assemble, subset, validate
-from shoal.index.cutting import ChunkTable, cut_chunks, cut_extents, even_cuts
+from shoal.index.cutting import cut_chunks, cut_extents, even_cuts
 from shoal.index.index_file import confirm, decode, encode
-from shoal.index.shard_scan import ShardScan
-from shoal.index.table import Index, locate
+from shoal.index.shard_scan import BY_BORDERS, ShardScan
+from shoal.index.shard_texts import Texts
+from shoal.index.table import EXTENT_COLUMNS, Index, locate
 
 
 def scan_of(sizes: list[int], *, start: int = 512, **kwargs: Any) -> ShardScan:
@@ -146,6 +149,51 @@ def test_chunks(sizes: list[list[int]], extents_per_chunk: int) -> None:
     assert len(chunks) == len(borders)
 
 
+@given(sizes=SIZES, extents_per_chunk=st.integers(1, 9), tile=st.integers(1, 8), heads=st.booleans(), data=st.data())
+def test_some_chunks_are_rows_of_all(
+    sizes: list[list[int]], extents_per_chunk: int, tile: int, heads: bool, data: st.DataObject
+) -> None:
+    """Also in tars whose borders are not verified, whose chunks have the headers behind them."""
+    index = index_of(sizes)
+    if heads:
+        index = dataclasses.replace(index, shard_heads={number: {BY_BORDERS: "2 of 9"} for number in range(len(sizes))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_table, "_TILE", tile)
+        table = cut_chunks(index, extents_per_chunk=extents_per_chunk)
+        decoded_bytes = table.decoded_bytes
+        assert (table.total_bytes, table.largest_bytes) == (decoded_bytes.sum(), decoded_bytes.max(initial=0))
+        assert table.most_samples == table.num_samples.max(initial=0)
+        assert table.mean_bytes == (decoded_bytes.mean() if len(table) else 0)
+    chosen = np.array(
+        data.draw(st.lists(st.integers(0, len(table) - 1), max_size=9) if len(table) else st.just([])), int
+    )
+    places: Any = (table.shard, table.first_byte, table.end_byte)
+    for column, rows in zip(places, tuple[Any, ...](table.chunks.places(chosen)), strict=True):
+        assert column[chosen].tolist() == rows.tolist()
+        assert column.dtype == rows.dtype
+    assert table.chunks.decoded_bytes(chosen).tolist() == decoded_bytes[chosen].tolist()
+    assert [column.tolist() for column in table.samples_of(chosen)] == [
+        table.first_sample[chosen].tolist(),
+        table.num_samples[chosen].tolist(),
+    ]
+
+
+def test_memory_of_a_cut_is_the_borders_of_its_chunks() -> None:
+    index = index_of([[100] * 80_000] * 5, extent_bytes=1)
+    columns = [getattr(index, name) for name in EXTENT_COLUMNS]
+    tracemalloc.start()
+    try:
+        validate(index)
+        table = cut_chunks(index, extents_per_chunk=2)
+        assert table.largest_bytes == 200
+        held_bytes, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(column.nbytes for column in columns) == 40 * 400_000
+    assert held_bytes < 10 * len(table)
+    assert peak_bytes < 8 * len(table) + (5 << 20)  # tiles of 65,536
+
+
 def test_chunks_of_one_extent_are_columns_of_the_index() -> None:
     index = index_of(SOME)
     chunks = cut_chunks(index, extents_per_chunk=1)
@@ -157,7 +205,6 @@ def test_chunks_of_one_extent_are_columns_of_the_index() -> None:
         "num_samples": "extent_num_samples",
         "decoded_bytes": "extent_decoded_bytes",
     }
-    assert set(shared) == set(ChunkTable.__slots__)
     for name, column in shared.items():
         assert np.shares_memory(getattr(chunks, name), getattr(index, column)), name
 
@@ -344,14 +391,24 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.fixture(params=[1, 2, 3, 1 << 16])
+def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of extents that are checked at a time."""
+    monkeypatch.setattr(assembly, "_TILE", request.param)
+    return int(request.param)
+
+
+@pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize(("changes", "match"), CONTRADICTIONS)
 def test_contradictions_are_named(changes: dict[str, Any], match: str) -> None:
     index = index_of(SOME)
+    validate(index)
     assert index.num_extents == 7
     with pytest.raises(IndexFileError, match=match):
         validate(dataclasses.replace(index, **changes))
 
 
+@pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -368,3 +425,19 @@ def test_gaps_are_named(name: str, values: dict[int, int]) -> None:
         column[row] = value
     with pytest.raises(IndexFileError, match="extent"):
         validate(dataclasses.replace(index, **{name: column}))
+
+
+@given(texts=st.lists(st.binary(max_size=6).map(lambda text: text.replace(b"\n", b"")), max_size=8))
+def test_texts_of_shards_are_those_of_a_list(texts: list[bytes]) -> None:
+    """One at a time, in slices, all, and in another process; also bytes that are not UTF-8."""
+    expected = [text.decode("utf-8", "surrogateescape") for text in texts]
+    column = Texts(b"\n".join(texts), num_texts=len(texts), is_path=False)
+    for same in (column, pickle.loads(pickle.dumps(column))):  # ours
+        assert list(same) == expected
+        assert [same[number] for number in range(-len(texts), len(texts))] == expected * 2
+        assert list(same[1:3]) == expected[1:3]
+        with pytest.raises(IndexError):
+            same[len(texts)]
+    if texts:
+        with pytest.raises(IndexFileError, match="names or versions"):
+            Texts(b"\n".join(texts), num_texts=len(texts) + 1, is_path=False)[0]

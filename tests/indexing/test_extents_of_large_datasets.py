@@ -13,6 +13,7 @@ from shoal.cli.main import main
 from shoal.index import cutting
 from shoal.index.cutting import EXTENT_BYTES, usual_extent_bytes
 from shoal.indexing.jobs.index_job import plan_index
+from shoal.pack import Writer, pack, repack
 
 
 @pytest.mark.parametrize("terabytes", [0.001, 0.6, 0.66, 3, 30, 500, 10_000])
@@ -52,3 +53,24 @@ def test_every_door_cuts_a_large_dataset_alike(tmp_path: Path, monkeypatch: pyte
         assert index.metadata["extent_bytes"] == wanted
         assert index.fingerprint == made[0].stream.opened.index.fingerprint
         assert np.diff(index.extent_first_sample).min() > 1
+
+
+def test_packing_cuts_a_large_dataset_as_indexing_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        (tmp_path / "in" / f"{number:02d}.bin").write_bytes(bytes(1000))
+    monkeypatch.setattr(cutting, "EXTENT_BYTES", 2048)
+    monkeypatch.setattr(cutting, "_MOST_EXTENTS", 9)
+    assert cutting.usual_extent_bytes(40_000) == 8192
+    pack(tmp_path / "in", tmp_path / "packed", num_workers=1)
+    repack(tmp_path / "packed", tmp_path / "again", format="mds", num_workers=1)
+    assert main(["pack", str(tmp_path / "in"), str(tmp_path / "cli"), "--workers", "1"]) == 0
+    for name in ("packed", "again", "cli"):
+        assert shoal.open(tmp_path / name).stream.opened.index.metadata["extent_bytes"] == 8192, name
+    pack(tmp_path / "in", tmp_path / "asked", extent_bytes="4KiB", num_workers=1)
+    assert shoal.open(tmp_path / "asked").stream.opened.index.metadata["extent_bytes"] == 4096
+    pack(({"x": number} for number in range(9)), tmp_path / "streamed", format="jsonl")  # nobody knows its size
+    with Writer(tmp_path / "written", format="jsonl") as writer:
+        writer.write({"x": 1})
+    for name in ("streamed", "written"):
+        assert shoal.open(tmp_path / name).stream.opened.index.metadata["extent_bytes"] == EXTENT_BYTES

@@ -57,7 +57,7 @@ def test_epochs_that_are_bound_at_once(tars: Dataset) -> None:
     assert sorted(ds.resolved._epochs) == [7, 8]
 
 
-class Emptied(OrderedDict[int, Any]):
+class Emptied(OrderedDict[tuple[int, range], Any]):
     """A cache that another thread empties as soon as somebody looks at what is in it."""
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Emptied(OrderedDict[int, Any]):
         self.clear()
         return found
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[tuple[int, range]]:
         found = list(super().__iter__())
         self.clear()
         return iter(found)
@@ -73,9 +73,9 @@ class Emptied(OrderedDict[int, Any]):
 
 def test_spans_of_an_order_that_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     order = Window(2, 1).bind(np.full(400, 3), seed=0, epoch=0)
-    monkeypatch.setattr(order, "_make", lambda start, stop: (start // order.span, stop))
-    monkeypatch.setattr(order, "_cache", Emptied({-3: (), -2: (), -1: ()}))
-    assert [order._span(number)[0] for number in range(5)] == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(order, "_make", lambda begin, *_: (begin,))
+    monkeypatch.setattr(order, "_cache", Emptied({(-3, range(1)): (), (-2, range(1)): (), (-1, range(1)): ()}))
+    assert [order._span(begin, begin + 1, range(1))[0] for begin in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_iterators_that_begin_at_once(tars: Dataset) -> None:

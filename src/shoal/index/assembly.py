@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, UsageError
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, cut_extents
-from shoal.index.index_file import check_names
 from shoal.index.shard_scan import ShardScan
+from shoal.index.shard_texts import check_names
 from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
 
 _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
 MOST_SAMPLES_WITH_SIZES = 10**8
 """Larger datasets have no sample sizes in their index."""
+
+_TILE = 1 << 16
 
 FINGERPRINTED = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
 """The columns of extents in the fingerprint."""
@@ -176,7 +178,7 @@ def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: 
 
 
 def validate(index: Index) -> None:
-    """Check that the columns of an index agree; O(extents + samples), vectorised.
+    """Check that the columns of an index agree; O(extents + samples), vectorised, in tiles of constant memory.
 
     Extents must lie in their shards, in order and without gaps, each with at least one sample; the sizes of samples
     must add up to the sizes of the extents; names must be safe and distinct; the fingerprint must match the rest. If
@@ -186,35 +188,53 @@ def validate(index: Index) -> None:
     check_names(index.shard_names)
     if len(set(index.shard_names)) != index.num_shards:
         _refuse("two of its shards have the same name")
-    shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
     _check_rows(index.shard_bytes >= 0, "the size of shard {} is negative")
-    _check_rows((shard >= 0) & (shard < index.num_shards), "extent {} belongs to no shard")
-    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next extent")
-    _check_rows((first >= 0) & (first < end), "extent {} has no bytes")
-    _check_rows(end <= index.shard_bytes[shard], "extent {} ends after its shard")
-    follows = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
-    if index.sample_bytes is None:
-        follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
-    _check_rows(follows, "extent {} does not end where the next one begins")
-    separate = (shard[2:] != shard[:-2]) | (first[2:] >= end[:-2])
-    _check_rows(separate, "extent {} overlaps the second extent after it")
-    _check_rows(index.extent_num_samples >= 1, "extent {} has no samples")
-    _check_rows(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
-    counts = np.diff(index.extent_first_sample)
-    _check_rows(counts == index.extent_num_samples, "the samples of extent {} are miscounted")
-    if index.sample_bytes is not None and index.num_extents:
-        sums = np.add.reduceat(index.sample_bytes, index.extent_first_sample[:-1], dtype=np.uint64)
-        _check_rows(sums == (end - first).view(np.uint64), "the samples of extent {} do not add up to its bytes")
-        _check_rows(index.sample_bytes > 0, "sample {} has no bytes")
-    actual = fingerprint(index.shard_names, shard, first, end, index.extent_num_samples)
+    for begin in range(0, index.num_extents, _TILE):
+        _check_extents(index, begin, min(begin + _TILE, index.num_extents))
+    for begin in range(0, index.num_extents if index.sample_bytes is not None else 0, _TILE):
+        _check_samples(index, begin, min(begin + _TILE, index.num_extents))
+    columns = (index.extent_shard, index.extent_first_byte, index.extent_end_byte, index.extent_num_samples)
+    actual = fingerprint(index.shard_names, *columns)
     if actual != index.fingerprint:
         _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, but its contents have {actual!r}")
 
 
-def _check_rows(is_right: NDArray[np.bool_] | Any, msg: str) -> None:
-    """Raise `IndexFileError` for the first invalid row."""
+def _check_extents(index: Index, begin: int, end: int) -> None:
+    """Check some extents, and their borders to the next two extents."""
+    rows = slice(begin, end + 2)
+    shard, first, stop = index.extent_shard[rows], index.extent_first_byte[rows], index.extent_end_byte[rows]
+    _check_rows((shard >= 0) & (shard < index.num_shards), "extent {} belongs to no shard", begin)
+    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next extent", begin)
+    _check_rows((first >= 0) & (first < stop), "extent {} has no bytes", begin)
+    _check_rows(stop <= index.shard_bytes[shard], "extent {} ends after its shard", begin)
+    follows = (shard[1:] != shard[:-1]) | (first[1:] == stop[:-1])
+    if index.sample_bytes is None:
+        follows |= (first[:-1] < first[1:]) & (first[1:] < stop[:-1]) & (stop[:-1] < stop[1:])
+    _check_rows(follows, "extent {} does not end where the next one begins", begin)
+    separate = (shard[2:] != shard[:-2]) | (first[2:] >= stop[:-2])
+    _check_rows(separate, "extent {} overlaps the second extent after it", begin)
+    num_samples = index.extent_num_samples[begin:end]
+    _check_rows(num_samples >= 1, "extent {} has no samples", begin)
+    _check_rows(index.extent_decoded_bytes[begin:end] >= 0, "extent {} has a negative size in memory", begin)
+    counts = np.diff(index.extent_first_sample[begin : end + 1])
+    _check_rows(counts == num_samples, "the samples of extent {} are miscounted", begin)
+
+
+def _check_samples(index: Index, begin: int, end: int) -> None:
+    """Check the sizes of the samples of some extents, whose counts are right."""
+    first_sample = index.extent_first_sample[begin : end + 1]
+    first, stop = int(first_sample[0]), int(first_sample[-1])
+    sizes = index.sample_bytes[first:stop]  # type: ignore[index]  # the caller has checked
+    sums = np.add.reduceat(sizes, first_sample[:-1] - first, dtype=np.uint64)
+    num_bytes = (index.extent_end_byte[begin:end] - index.extent_first_byte[begin:end]).view(np.uint64)
+    _check_rows(sums == num_bytes, "the samples of extent {} do not add up to its bytes", begin)
+    _check_rows(sizes > 0, "sample {} has no bytes", first)
+
+
+def _check_rows(is_right: NDArray[np.bool_] | Any, msg: str, begin: int = 0) -> None:
+    """Raise `IndexFileError` for the first invalid row, counted from ``begin``."""
     if not is_right.all():
-        _refuse(msg.format(int(np.argmin(is_right))))
+        _refuse(msg.format(begin + int(np.argmin(is_right))))
 
 
 def _refuse(problem: str) -> NoReturn:

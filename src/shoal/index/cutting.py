@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.index.shard_scan import BEHIND_BYTES, ShardScan, has_unverified_borders
-from shoal.index.table import Index, joined_ranges
+from shoal.index.chunk_table import ChunkColumns, ChunkTable, EvenCut, header_limits, with_headers_behind
+from shoal.index.shard_scan import ShardScan
+from shoal.index.table import Index
 
 EXTENT_BYTES = 65536
 CUTTING_RULE = 1
@@ -91,77 +92,20 @@ def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return np.array([crc32(crc.tobytes()) for crc in crcs.astype("<u4")], dtype=np.uint32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkTable:
-    """The chunks of a dataset: consecutive extents of a shard that an order moves as a unit.
-
-    The columns have shape (num_chunks,) except ``first_sample``, int64, with shape (num_chunks + 1,): chunk ``c`` holds
-    the samples ``[first_sample[c], first_sample[c + 1])``. ``shard`` int32 is its shard, ``[first_byte, end_byte)``
-    int64 its bytes there, ``num_samples`` int64 its samples, ``decoded_bytes`` int64 its bytes in memory once decoded.
-
-    In tars with unverified borders, a chunk includes the headers after it: they show `Format.parse` whether its last
-    sample continues in the next chunk.
-    """
-
-    first_sample: NDArray[np.int64]
-    shard: NDArray[np.int32]
-    first_byte: NDArray[np.int64]
-    end_byte: NDArray[np.int64]
-    num_samples: NDArray[np.int64]
-    decoded_bytes: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.shard)
-
-
 def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     """Cut each shard's X extents into ``ceil(X / extents_per_chunk)`` chunks whose extents differ by at most one.
 
     Cuts are even, without a short remainder: chunk sizes within a shard stay within a factor of two. A chunk never
-    crosses a shard border. O(num_extents), vectorised. Chunks of one extent share the columns of the index, which all
-    processes map: copies of 10^7 rows would take 0.4 s, and 0.5 GB per process. Raises `UsageError` if
-    ``extents_per_chunk`` is not positive.
+    crosses a shard border. O(num_chunks), vectorised, and 8 bytes per chunk. Chunks of one extent share the columns of
+    the index, which all processes map: copies of 10^7 rows would take 0.4 s, and 0.5 GB per process. Raises
+    `UsageError` if ``extents_per_chunk`` is not positive.
     """
     if extents_per_chunk < 1:
         msg = f"extents_per_chunk={extents_per_chunk} is not positive"
         raise UsageError(msg, hint="a chunk holds at least one extent")
     if extents_per_chunk == 1:
-        return ChunkTable(
-            first_sample=index.extent_first_sample,
-            shard=index.extent_shard,
-            first_byte=index.extent_first_byte,
-            end_byte=_with_headers_behind(index, index.extent_shard, index.extent_end_byte),
-            num_samples=index.extent_num_samples,
-            decoded_bytes=index.extent_decoded_bytes,
-        )
-    shard_first = index.shard_first_extent
-    num_extents = np.diff(shard_first)
-    num_chunks = -(-num_extents // extents_per_chunk)
-    shard = np.repeat(np.arange(index.num_shards, dtype=np.int32), num_chunks)
-    number = joined_ranges(np.zeros_like(num_chunks), num_chunks)  # of the chunk in its shard
-    cuts = shard_first[shard] + number * num_extents[shard] // num_chunks[shard]
-    first = np.append(cuts, index.num_extents).astype(np.int64)
-    first_sample = index.extent_first_sample[first]
-    # reduceat, not differences of a running sum: in a hostile file, the sum of decoded bytes can exceed 2**63.
-    decoded = np.add.reduceat(index.extent_decoded_bytes, first[:-1]) if len(cuts) else np.zeros(0, dtype=np.int64)
-    end_byte = index.extent_end_byte[first[1:] - 1] if len(cuts) else np.zeros(0, dtype=np.int64)
-    return ChunkTable(
-        first_sample=first_sample,
-        shard=shard,
-        first_byte=index.extent_first_byte[first[:-1]],
-        end_byte=_with_headers_behind(index, shard, end_byte),
-        num_samples=np.diff(first_sample),
-        decoded_bytes=decoded,
-    )
-
-
-def _with_headers_behind(index: Index, shard: NDArray[np.int32], end_byte: NDArray[np.int64]) -> NDArray[np.int64]:
-    unverified = [number for number, head in index.shard_heads.items() if has_unverified_borders(head)]
-    if not unverified or not len(end_byte) or index.format != "tar" or index.sample_bytes is None:
-        return end_byte
-    numbers = np.array(unverified)
-    # The last chunk of a shard has no border after it.
-    limits = np.zeros(index.num_shards, dtype=np.int64)
-    limits[numbers] = index.extent_end_byte[index.shard_first_extent[1:][numbers] - 1]
-    extended: NDArray[np.int64] = np.maximum(end_byte, np.minimum(end_byte + BEHIND_BYTES, limits[shard]))
-    return extended
+        end_byte = with_headers_behind(index.extent_end_byte, index.extent_shard, header_limits(index))
+        columns = ChunkColumns(index.extent_shard, index.extent_first_byte, end_byte, index.extent_decoded_bytes)
+        return ChunkTable(index.extent_first_sample, columns, index.extent_num_samples)
+    cut = EvenCut(index, extents_per_chunk=extents_per_chunk)
+    return ChunkTable(cut.borders(), cut)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any, NoReturn
 from zlib import crc32
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError
 from shoal.index.shard_scan import Buffer
+from shoal.index.shard_texts import Texts, check_names
 from shoal.index.table import EXTENT_COLUMNS, Index
 
 _VERSION = 1
@@ -43,49 +44,6 @@ USER_PREFIX = "column."
 _NO_CRC = "00000000"
 _BEGINNING = b'{"__metadata__":{"format":"shoal.index"'
 _HINT = "the file is damaged or of another kind: make the index again"
-
-
-class Texts(Sequence[str]):
-    """Many short texts, stored as newline-separated UTF-8 and decoded on first access (10^6 take 0.1 s)."""
-
-    def __init__(self, blob: Buffer, *, num_texts: int, is_path: bool) -> None:
-        self._blob, self._num_texts, self._is_path = blob, num_texts, is_path
-
-    def __len__(self) -> int:
-        return self._num_texts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self._texts[number]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return tuple, (self._texts,)
-
-    @cached_property
-    def _texts(self) -> tuple[str, ...]:
-        texts = tuple(bytes(self._blob).decode("utf-8", "surrogateescape").split("\n")) if self._num_texts else ()
-        if len(texts) != self._num_texts:
-            msg = f"the index file has {self._num_texts} shards and {len(texts)} names or versions of shards"
-            raise IndexFileError(msg, hint=_HINT)
-        if self._is_path:
-            check_names(texts)
-        return texts
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Check that names of shards stay inside a directory.
-
-    Raises `IndexFileError` if a name is empty or absolute, has a part ".." or holds control characters.
-    """
-    for name in names:
-        is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
-        leaves = ".." in name and ".." in name.replace("\\", "/").split("/")
-        if not name or name.startswith(("/", "\\")) or not is_safe or leaves:
-            msg = f"the index names a shard {name!r}"
-            hint = "names of shards are relative, without '..' and control characters; do not use this index"
-            raise IndexFileError(msg, hint=hint)
 
 
 def encode(index: Index) -> list[Buffer]:

@@ -30,6 +30,9 @@ BYTES_OF_AN_EXTENT, BYTES_OF_A_SAMPLE = 52, 4
 """Bytes of an index file per extent, with its first sample and its checksum, and per sample size."""
 
 
+_TILE = 1 << 16
+
+
 class SampleIndex(Protocol):
     """An index of single samples, of one dataset or of a mixture."""
 
@@ -137,6 +140,16 @@ def own_bytes(index: Index) -> NDArray[np.int64]:
     own = end - first
     own[1:] = end[1:] - np.maximum(first[1:], before)
     return own
+
+
+def largest_shared_bytes(index: Index) -> int:
+    """Return the decoded bytes of the largest extent with several samples; 0 without such an extent; O(extents)."""
+    largest = 0
+    for begin in range(0, index.num_extents, _TILE):  # a mask of all extents would take a byte for each
+        tile = slice(begin, begin + _TILE)
+        shared = index.extent_num_samples[tile] > 1
+        largest = max(largest, int(index.extent_decoded_bytes[tile].max(where=shared, initial=0)))
+    return largest
 
 
 def locate(

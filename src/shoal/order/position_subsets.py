@@ -142,9 +142,10 @@ class OverStored(Renumbered):
         super().__init__(numbered)
         self._stored = stored
 
-    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
-        numbers, chunks = self.numbered.locate(start, stop)
+    def renumbered(
+        self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the stored sample of each number, and its chunk."""
         return self._stored.members(numbers), chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:

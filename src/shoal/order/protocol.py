@@ -83,6 +83,14 @@ class Laned(Protocol):
 
 
 @runtime_checkable
+class ByNode(Protocol):
+    """A bound order that makes the samples of some canonical nodes without the samples of the others."""
+
+    def locate_in(self, start: int, stop: int, nodes: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return `BoundOrder.locate` for the positions of consecutive canonical nodes only, in the same order."""
+
+
+@runtime_checkable
 class Narrowing(Protocol):
     """A bound order that keeps spans, and can keep shorter spans."""
 
@@ -140,8 +148,14 @@ class Renumbered(ABC):
         self.num_canonical_nodes = numbered.num_canonical_nodes
 
     @abstractmethod
+    def renumbered(
+        self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sample id and the chunk for each id and chunk of the numbered order."""
+
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
+        return self.renumbered(*self.numbered.locate(start, stop))
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``."""
@@ -161,6 +175,16 @@ def innermost(order: BoundOrder) -> BoundOrder:
     while isinstance(order, Renumbered):
         order = order.numbered
     return order
+
+
+def locate_in(
+    order: BoundOrder, start: int, stop: int, nodes: range
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """`ByNode.locate_in` of an order below renumberings; None for an order that always makes all nodes."""
+    if isinstance(order, Renumbered):
+        located = locate_in(order.numbered, start, stop, nodes)
+        return None if located is None else order.renumbered(*located)
+    return order.locate_in(start, stop, nodes) if isinstance(order, ByNode) else None
 
 
 def narrow(order: BoundOrder, positions: int) -> None:

@@ -17,7 +17,6 @@ from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
-from shoal.index.cutting import EXTENT_BYTES
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.from_shards.repack_sources import keeps_stored_order
 from shoal.pack.from_shards.repacking import repack
@@ -50,7 +49,7 @@ def pack(
     format: str = "tar",  # noqa: A002  # the word of the public interface
     shard_bytes: int | str | None = None,
     num_readers: int = 1,
-    extent_bytes: int | str = EXTENT_BYTES,
+    extent_bytes: int | str | None = None,
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     shuffle: bool = False,
@@ -80,7 +79,8 @@ def pack(
     url
         A directory or URL that holds no shards yet.
     format, shard_bytes, columns, prefix, extent_bytes, options
-        As for `Writer`. If ``shard_bytes`` is None, `shard_sizing` chooses it for ``num_readers`` readers.
+        As for `Writer`. If ``shard_bytes`` is None, `shard_sizing` chooses it for ``num_readers`` readers. If
+        ``extent_bytes`` is None, extents have 64 KiB, and double with the data above 655 GB, as in `shoal index`.
     shuffle, seed
         Shuffle all samples globally; the same seed gives the same shards, with any number of processes.
     oversample, oversample_key, balance
@@ -142,7 +142,7 @@ def plan(
     format: str = "tar",  # noqa: A002  # the word of the public interface
     shard_bytes: int | str | None = None,
     num_readers: int = 1,
-    extent_bytes: int | str = EXTENT_BYTES,
+    extent_bytes: int | str | None = None,
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     shuffle: bool = False,
@@ -237,7 +237,7 @@ def _pack_iterable(
         raise UsageError(
             msg, hint="shuffle or select them first; `shoal repack` mixes shards, and can leave out samples"
         )
-    with Writer(url, **shards) as writer:
+    with Writer(url, **{**shards, "extent_bytes": request.index_extent_bytes}) as writer:
         for number, sample in enumerate(source):
             if missing := lacking_in(sample, request.require):
                 msg = f"sample {number} lacks required fields: {', '.join(missing)}"
@@ -307,7 +307,8 @@ def plan_inputs(
     repeats, sizes = requested_repeats(inputs.labels, request), inputs.record_bytes()
     if repeats is not None:
         inputs.refuse_copies(repeats.times)
-    sizing = request.sizing(int(sizes.sum() if repeats is None else (sizes * repeats.times).sum()))
+    num_bytes = int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
+    sizing, request = request.sizing(num_bytes), request.with_extents(num_bytes)
     encoder = encoder_named(request.format, **request.options)
     columns = _columns(inputs, request.columns)
     settings = _settings(inputs, request, columns, repeats, sizing)
@@ -322,7 +323,7 @@ def plan_inputs(
         one_by_one = chain.from_iterable(inputs.samples(np.array([i]), np.array([0])) for i in range(len(inputs)))
         options |= options_of_first(request.format, options, one_by_one)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        common = Shard("", request.format, options, columns, request.extent_bytes, request.on_error)
+        common = Shard("", request.format, options, columns, request.index_extent_bytes, request.on_error)
         return PlannedPacking(PackJob(out, InputUnits(plan, names, common, inputs)), sizing, repeats)
     except BaseException:
         out.release()

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
 from shoal.figures import parse_bytes
-from shoal.index.cutting import ChunkTable, cut_chunks
-from shoal.index.table import Index
+from shoal.index.chunk_table import ChunkTable
+from shoal.index.cutting import cut_chunks
+from shoal.index.table import Index, largest_shared_bytes
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
@@ -65,8 +66,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         is_shared = index.sample_bytes is None
         total_bytes = int(index.extent_decoded_bytes.sum())  # bytes in memory, not bytes to read
         if request.order is None:
-            together = index.extent_num_samples > (1 if is_shared else np.inf)  # extents that are only read as a whole
-            largest_bytes = int(index.extent_decoded_bytes.max(where=together, initial=0))
+            largest_bytes = largest_shared_bytes(index) if is_shared else 0
             try:
                 resolved = resolve_window(
                     shard_extents,
@@ -116,7 +116,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         """Approximate decoded bytes of the chunks that the order uses at a time."""
         table = self.chunks
         num_chunks = min(self.order.parameters.get("chunks", 1), len(table))
-        return int(num_chunks * table.decoded_bytes.mean()) if len(table) else 0
+        return int(num_chunks * table.mean_bytes)
 
     @property
     def by_shards(self) -> bool:
@@ -245,7 +245,8 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         chunks = self.chunks
         counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1)
         some = np.flatnonzero(counts)
-        chunk_bytes, parts = chunks.end_byte[some] - chunks.first_byte[some], chunks.num_samples[some]
+        _, first_byte, end_byte = chunks.chunks.places(some)
+        chunk_bytes, parts = end_byte - first_byte, chunks.samples_of(some)[1]
         if self.index.sample_bytes is None:  # a sample is read with its extent
             extents = self.index.extent_first_sample
             parts = np.searchsorted(extents, chunks.first_sample[some + 1])
@@ -258,7 +259,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
         """True if every read serves only one sample, so that nothing is kept for another."""
         if self.has_one_id:  # as a source of a mixture, the sample comes once in every round
             return False
-        return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
+        return isinstance(self.units, RecordUnits) or self.chunks.most_samples <= 1
 
     def moves(self, units: Units) -> bool:
         """Return True if these units are the chunks that the order moves."""

@@ -14,7 +14,6 @@ from shoal.errors import UsageError
 from shoal.figures import parse_bytes
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
-from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
 from shoal.pack.from_shards.repacking import Repacked
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
@@ -42,8 +41,8 @@ def add_shard_arguments(
     parser.add_argument(
         "--prefix", metavar="NAME", default="shard", help="shards are NAME-000000, ... (default: shard)"
     )
-    text = "size of the smallest ranges of the index (default: 64KiB)"
-    parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
+    text = "size of the smallest ranges of the index (default: 64KiB, and more above 655 GB, as in shoal index)"
+    parser.add_argument("--extent-bytes", metavar="BYTES", help=text)
     text = f"{columns}, separated by commas; NAME=PATH renames a column; may be repeated"
     parser.add_argument("--columns", type=names, action="extend", metavar="NAMES", default=[], help=text)
     text = f"{on_error}: raise ends the run (default), skip drops and lists it"
@@ -81,11 +80,11 @@ def _factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
 
 def shard_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a `ShardRequest` for the given options."""
-    shard_bytes = arguments.shard_bytes
+    shard_bytes, extent_bytes = arguments.shard_bytes, arguments.extent_bytes
     return {
         "shard_bytes": None if shard_bytes is None else parse_bytes(shard_bytes, "--shard-bytes"),
         "num_readers": arguments.readers,
-        "extent_bytes": parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        "extent_bytes": None if extent_bytes is None else parse_bytes(extent_bytes, "--extent-bytes"),
         "columns": arguments.columns,
         "prefix": arguments.prefix,
         "seed": check_seed(arguments.seed),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.figures import parse_bytes
-from shoal.index.cutting import ChunkTable
+from shoal.index.chunk_table import ChunkTable
 from shoal.order.orders_without_window import Block
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window

@@ -141,9 +141,10 @@ class OverCopies(Renumbered):
         super().__init__(numbered)
         self._turns = turns
 
-    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples at positions ``[start, stop)`` and the turn of each."""
-        numbers, turns = self.numbered.locate(start, stop)
+    def renumbered(
+        self, numbers: NDArray[np.int64], turns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sample of each copy, and its turn."""
         return self._turns.samples(numbers, turns), turns
 
     def positions(self, ids: Any) -> NDArray[np.int64]:

@@ -108,6 +108,10 @@ class CanonicalNodes:
             count += (slots > slot) | ((slots == slot) & (offsets >= offset))
         return count
 
+    def ends_inside(self, node: int) -> bool:
+        """Return True if the last chunk of a node continues in the next node."""
+        return node + 1 < self.num_nodes and int(self.node_first_offset[node + 1]) > 0
+
     def part_first_id(self, nodes: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first sample id of each part of these nodes; the ids of a part are consecutive."""
         offsets = np.where(parts == self.node_first_part[nodes], self.node_first_offset[nodes], 0)

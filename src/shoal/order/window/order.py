@@ -11,7 +11,6 @@ as good as perfect. The loss of a model follows four successive batches, so use 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +27,8 @@ from shoal.order.window.timeline_slabs import Timeline
 _LEAST_SPAN = 1 << 17  # positions: with shorter spans, calls cost more than the arrays; 12 MB of temporaries
 _MOST_SPAN = 1 << 21
 _CACHED_SPANS = 2
+_SPANS_OF_FEW_NODES = 4  # in one span: a few nodes have too few samples to be worth the calls for each span
+_NO_LANE = 0xFFFF  # also a lane of windows of 65,536 chunks, which is then only looked up again
 _EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, because larger arrays need fresh pages
 _KEPT_BYTES, _EMITTED_BYTES = 16, 88  # per position: two columns, and eleven more while making the span
 
@@ -148,7 +149,8 @@ class WindowEpoch:
         self._whole = [int(node) for node in np.flatnonzero(whole)]
         self._whole_key = {node: key(seed, epoch, "whole", node) for node in self._whole}
         self.span = order.span
-        self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._cache: dict[tuple[int, range], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._lanes = np.zeros(0, dtype=np.uint16)
 
     def narrow(self, positions: int) -> None:
         """Limit spans to about this many positions: spans of 16,384 cost a third more, of 4,096 three times as much."""
@@ -163,14 +165,22 @@ class WindowEpoch:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
+        return self.locate_in(start, stop, range(self.num_canonical_nodes))
+
+    def locate_in(self, start: int, stop: int, nodes: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return `locate` for the positions of some consecutive canonical nodes, in the time for these positions."""
         start, stop = as_span(start, stop, self.num_samples)
-        ids, chunks = np.empty(stop - start, dtype=np.int64), np.empty(stop - start, dtype=np.int64)
-        for number in range(start // self.span, -(-stop // self.span)):
-            begin = number * self.span
-            low, high = max(start, begin), min(stop, begin + self.span)
-            span_ids, span_chunks = self._span(number)
-            ids[low - start : high - start] = span_ids[low - begin : high - begin]
-            chunks[low - start : high - start] = span_chunks[low - begin : high - begin]
+        filled, end = 0, self._number_in(stop, nodes) - self._number_in(start, nodes)
+        ids, chunks = np.empty(end, dtype=np.int64), np.empty(end, dtype=np.int64)
+        span = self.span * (1 if len(nodes) * _SPANS_OF_FEW_NODES > self.num_canonical_nodes else _SPANS_OF_FEW_NODES)
+        for begin in range(start // span * span, stop, span):
+            before = self._number_in(begin, nodes)
+            low = self._number_in(max(start, begin), nodes) - before
+            high = self._number_in(min(stop, begin + span), nodes) - before
+            span_ids, span_chunks = self._span(begin, min(begin + span, self.num_samples), nodes)
+            ids[filled : filled + high - low] = span_ids[low:high]
+            chunks[filled : filled + high - low] = span_chunks[low:high]
+            filled += high - low
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
@@ -189,38 +199,49 @@ class WindowEpoch:
         return offsets * self.num_canonical_nodes + nodes
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
-        """Return the lane of each chunk; see `Timeline.lanes`, computed once, when ranks first share a batch."""
-        return self._lanes[chunks]
+        """Return the lane of each chunk; see `Timeline.fill_lanes`, called once for each node with a chunk in use."""
+        if not len(self._lanes):
+            self._lanes = np.full(len(self._nodes.chunk_first_id) - 1, _NO_LANE, dtype=np.uint16)
+        lanes = self._lanes[chunks]
+        if (unknown := chunks[lanes == _NO_LANE]).size:
+            last_ids = self._nodes.chunk_first_id[unknown + 1] - 1
+            for node in distinct(self._nodes.parts_of(last_ids)[0]).tolist():
+                self._timeline.fill_lanes(self._lanes, node)
+            lanes = self._lanes[chunks]
+        return lanes
 
-    @cached_property
-    def _lanes(self) -> NDArray[np.uint16]:
-        return self._timeline.lanes()
+    def _number_in(self, position: int, nodes: range) -> int:
+        """Count the positions of some consecutive nodes before a position."""
+        rows, node = divmod(position, self.num_canonical_nodes)
+        return rows * len(nodes) + min(max(node - nodes.start, 0), len(nodes))
 
     # ---- spans of positions
 
-    def _span(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _span(self, begin: int, end: int, nodes: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids and chunks of a span, from the cache if possible; without a lock, a span may be made twice."""
-        span = self._cache.get(number)
+        span = self._cache.get((begin, nodes))
         if span is None:
-            span = self._make(number * self.span, min((number + 1) * self.span, self.num_samples))
-            self._cache[number] = span
+            span = self._cache[begin, nodes] = self._make(begin, end, nodes)
             for oldest in list(self._cache)[:-_CACHED_SPANS]:
                 self._cache.pop(oldest, None)  # another thread may have just removed it
         return span
 
-    def _make(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _make(self, start: int, stop: int, nodes: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Make ids and chunks of positions ``[start, stop)``; ``start`` is a multiple of the number of nodes."""
         num_nodes = self.num_canonical_nodes
         begin = start // num_nodes
-        counts = (stop - start - np.arange(num_nodes) + num_nodes - 1) // num_nodes  # samples of each node
-        grid = np.empty((2, int(counts.max(initial=0)), num_nodes), dtype=np.int64)
-        self._fill_windowed(grid, begin, counts)
+        counts = np.zeros(num_nodes, dtype=np.int64)  # samples of each node
+        counts[nodes.start : nodes.stop] = (stop - start - np.array(nodes) + num_nodes - 1) // num_nodes
+        grid = np.empty((2, int(counts.max(initial=0)), len(nodes)), dtype=np.int64)
+        self._fill_windowed(grid, begin, counts, nodes.start)
         for node in self._whole:
-            grid[:, : counts[node], node] = self._whole_span(node, begin, begin + int(counts[node]))
-        flat = grid.reshape(2, -1)[:, : stop - start]
+            if counts[node]:
+                whole_span = self._whole_span(node, begin, begin + int(counts[node]))
+                grid[:, : counts[node], node - nodes.start] = whole_span
+        flat = grid.reshape(2, -1)[:, : int(counts.sum())]
         return flat[0], flat[1]
 
-    def _fill_windowed(self, grid: NDArray[np.int64], begin: int, counts: NDArray[np.int64]) -> None:
+    def _fill_windowed(self, grid: NDArray[np.int64], begin: int, counts: NDArray[np.int64], first_node: int) -> None:
         rows = self._windowed[counts[self._windowed] > 0]
         if not rows.size:
             return
@@ -228,8 +249,8 @@ class WindowEpoch:
         for some in (rows[i : i + together] for i in range(0, len(rows), together)):
             emitted = self._timeline.span(some, np.full(len(some), begin), begin + counts[some])
             for node, first, end in zip(some, emitted.row_first, emitted.row_first[1:], strict=False):
-                grid[0, : counts[node], node] = emitted.ids[first:end]
-                grid[1, : counts[node], node] = emitted.chunks[first:end]
+                grid[0, : counts[node], node - first_node] = emitted.ids[first:end]
+                grid[1, : counts[node], node - first_node] = emitted.chunks[first:end]
 
     def _whole_span(self, node: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Make offsets ``[begin, end)`` of a node with all chunks in its window: a permutation of its samples."""

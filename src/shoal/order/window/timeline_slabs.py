@@ -110,16 +110,17 @@ class Timeline:
     def _lay_out(self) -> NDArray[Any]:
         """Return the number of samples at each slot, over all nodes; shape (num_slots,)."""
         slot_samples = np.empty_like(self._nodes.part_samples)
-        for first, slots, parts in self._tiles():
+        for first, slots, parts in self._tiles(0, self._nodes.num_nodes):
             slot_samples[first : first + len(slots)] = self._nodes.part_samples[parts]
         return slot_samples
 
-    def _tiles(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    def _tiles(self, node: int, end_node: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield tiles of consecutive slots: the number of slots before the tile, its slots, and the part at each.
 
-        Slots are counted within their node, and slots before the tile over all nodes.
+        Slots are counted within their node, and slots before the tile over all nodes. Covers the nodes
+        ``[node, end_node)``.
         """
-        ends, node = self._nodes.node_end_part, 0
+        ends = self._nodes.node_end_part[:end_node]
         while node < len(ends):
             first, count = int(self._first[node]), int(self._count[node])
             end = int(np.searchsorted(ends, first + _TOGETHER, side="right"))
@@ -172,20 +173,20 @@ class Timeline:
             first_slab[block + 1 : block + 1 + len(slabs)] = np.cumsum(slabs) + first_slab[block]
         return before_block, first_slab
 
-    def lanes(self) -> NDArray[np.uint16]:
-        """Return each chunk's lane as a fraction of 2**16; shape (num_chunks,).
+    def fill_lanes(self, lanes: NDArray[np.uint16], node: int) -> None:
+        """Write the lane of each chunk that ends in a node, as a fraction of 2**16; ``lanes`` has all chunks.
 
         Lanes are the slots modulo the window. The numbering makes the lower half about as full as the upper half, also
         at the ends of an epoch, when chunks that end sooner deliver faster. At any time a node's window has exactly one
-        chunk in each lane. A chunk on two nodes has the lane of one node. O(num_chunks), 0.05 us per chunk.
+        chunk in each lane. A chunk on several nodes has the lane of the last one. 0.05 us per chunk of the node.
         """
         stride = max(1, 21 * self.width // 34)
         while math.gcd(stride, self.width) > 1:
             stride += 1
-        lanes = np.empty(len(self._nodes.chunk_first_id) - 1, dtype=np.uint16)
-        for _, slots, parts in self._tiles():
-            lanes[self._nodes.part_chunk[parts]] = ((slots * stride % self.width) << 16) // self.width
-        return lanes
+        end = int(self._nodes.node_end_part[node])
+        for _, slots, parts in self._tiles(node, node + 1):
+            whole = parts < end - self._nodes.ends_inside(node)
+            lanes[self._nodes.part_chunk[parts[whole]]] = ((slots[whole] * stride % self.width) << 16) // self.width
 
     # ---- counts of samples before a time
 

@@ -104,7 +104,7 @@ def plan_repacking(
     selection = selection_of(opened, request, progress)
     sizes = record_bytes_of(index)
     num_bytes = selection.num_bytes(sizes)
-    sizing = request.sizing(num_bytes)
+    sizing, request = request.sizing(num_bytes), request.with_extents(num_bytes)
     settings = settings_of(index, request, selection, format_name, columns, sizing)
     source = order_of_source(index, request, selection)
     out = Output(url, plan=plan_of(settings), storage_options=storage_options)
@@ -127,7 +127,7 @@ def plan_repacking(
             options |= options_of_first(format_name, options, alone.one_by_one(source.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
-        common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
+        common = Shard("", format_name, options, columns, request.index_extent_bytes, request.on_error, "rename")
         reader = SpanReader(spec, needs_keys=to_tar, renamed=suffixed_images(opened) if to_tar else {})
         copies = None if selection.repeats is None else copy_numbers(ids)
         units = SpanUnits(plan, names, common, reader, source, selection, copies)

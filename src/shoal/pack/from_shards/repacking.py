@@ -23,7 +23,6 @@ from typing import Any, Literal
 from shoal.formats.column_paths import Column
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Format
-from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.pack.from_shards.repack_plan import SpanUnits, plan_repacking
@@ -81,7 +80,7 @@ def repack(
     text_field: str = "text",
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
-    extent_bytes: int | str = EXTENT_BYTES,
+    extent_bytes: int | str | None = None,
     dedup: Dedup | None = None,
     oversample: Mapping[str, Fraction | int] | None = None,
     oversample_key: str = CLASS_FIELD,
@@ -107,7 +106,8 @@ def repack(
         A directory or URL that holds no shards yet.
     format, prefix, columns, extent_bytes, options
         As for `Writer`; a format of None means the format of the source (tar for a folder of files). Columns of the
-        source's index are kept, and the classes of a folder become the column ``cls``, as in `pack`.
+        source's index are kept, and the classes of a folder become the column ``cls``, as in `pack`. Extents also are
+        as in `pack`.
     shard_bytes
         Bytes of a shard's samples in the source; None for the rule of `shard_sizing`.
     mix, seed, memory
@@ -173,7 +173,7 @@ def plan_repack(
     text_field: str = "text",
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
-    extent_bytes: int | str = EXTENT_BYTES,
+    extent_bytes: int | str | None = None,
     dedup: Dedup | None = None,
     oversample: Mapping[str, Fraction | int] | None = None,
     oversample_key: str = CLASS_FIELD,

@@ -26,15 +26,15 @@ def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_
     ``slack_bytes`` more than half are allowed. No chunk is too large for a window that holds the whole dataset, nor a
     chunk of a single sample, which cannot be split.
     """
-    chunk_bytes, window_bytes = resolved.chunks.decoded_bytes, _window_bytes(resolved)
-    most_bytes = largest_bytes = int(chunk_bytes.max(initial=0))
-    if 0 < window_bytes < int(chunk_bytes.sum()):
+    table, window_bytes = resolved.chunks, _window_bytes(resolved)
+    most_bytes = largest_bytes = table.largest_bytes
+    if 0 < window_bytes < table.total_bytes:
         most_bytes = window_bytes // 2 + slack_bytes
     if memory_limit_bytes is not None:
         most_bytes = min(most_bytes, memory_limit_bytes // _PART_OF_LIMIT)
     if largest_bytes <= most_bytes:
-        return np.zeros(len(chunk_bytes), dtype=bool)
-    return (resolved.chunks.num_samples > 1) & (chunk_bytes > most_bytes)
+        return np.zeros(len(table), dtype=bool)
+    return (table.num_samples > 1) & (table.decoded_bytes > most_bytes)
 
 
 def _window_bytes(resolved: ResolvedOrder) -> int:
@@ -43,10 +43,10 @@ def _window_bytes(resolved: ResolvedOrder) -> int:
     A state fixes the number of chunks but not the requested bytes. Two spilled chunks may be much larger than the
     window, so the request decides if chunks are spilled.
     """
-    chunk_bytes, requested_bytes = resolved.chunks.decoded_bytes, resolved.window_bytes
+    requested_bytes = resolved.window_bytes
     if resolved.spills and requested_bytes is not None:
         return requested_bytes
-    of_chunks = int(resolved.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(chunk_bytes) else 0
+    of_chunks = int(resolved.order.parameters.get("chunks", 0) * resolved.chunks.mean_bytes)
     return max(requested_bytes or 0, of_chunks)
 
 
@@ -64,10 +64,11 @@ def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes
     table, window_bytes = resolved.chunks, _window_bytes(resolved)
     chunk = int(np.argmax(np.where(table.num_samples > 1, table.decoded_bytes, 0)))
     chunk_bytes = int(table.decoded_bytes[chunk])
+    shard, first_byte, end_byte = (int(column[0]) for column in table.chunks.places(np.array([chunk])))
     msg = (
-        f"{index.shard_names[table.shard[chunk]]}: bytes [{table.first_byte[chunk]}, {table.end_byte[chunk]}) can only "
+        f"{index.shard_names[shard]}: bytes [{first_byte}, {end_byte}) can only "
         f"be decoded together, to {format_bytes(chunk_bytes)}; that is more than half of the window of "
-        f"{format_bytes(window_bytes)}, and chunks have {format_bytes(float(table.decoded_bytes.mean()))} on average"
+        f"{format_bytes(window_bytes)}, and chunks have {format_bytes(table.mean_bytes)} on average"
     )
     hints = [f'window="{_smallest_window(resolved, chunk_bytes) >> 20}MiB" or more']
     if opened.format.spilled_as:
@@ -78,7 +79,7 @@ def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes
 
 def _exceeds(resolved: ResolvedOrder) -> bool:
     """Return True if some chunk is too large for the requested window, beside chunks of the mean size."""
-    mean_bytes = resolved.chunks.decoded_bytes.mean()
+    mean_bytes = resolved.chunks.mean_bytes
     return resolved.window_bytes is not None and bool(too_large(resolved, None, slack_bytes=int(mean_bytes)).any())
 
 
@@ -87,7 +88,7 @@ def _smallest_window(resolved: ResolvedOrder, chunk_bytes: int) -> int:
 
     Chunks may grow with the window, so windows are tried. A window with room for the whole dataset always fits.
     """
-    window_bytes = int(2 * (chunk_bytes - resolved.chunks.decoded_bytes.mean()))
+    window_bytes = int(2 * (chunk_bytes - resolved.chunks.mean_bytes))
     while True:
         window_bytes = -(-window_bytes // 2**20) * 2**20
         wider = replace(resolved.request, order=None, extents_per_chunk=None, window=window_bytes)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.index.assembly import subset
-from shoal.index.cutting import ChunkTable
+from shoal.index.chunk_table import ChunkColumns, ChunkTable
 from shoal.order.growing_segments import SegmentsInTurn, segment_seed
 from shoal.order.position_subsets import ChosenPositions
 from shoal.order.protocol import BoundOrder, Moved, Order
@@ -76,14 +76,13 @@ class ResolvedSegments(ResolvedOrder):
         tables = [segment.chunks for segment in self.segments]
         samples = accumulate((segment.index.num_samples for segment in self.segments), initial=0)
         shards = self.borders
-        return ChunkTable(
-            first_sample=_one_after_another([table.first_sample for table in tables], samples),
+        columns = ChunkColumns(
             shard=np.concatenate([table.shard + np.int32(first) for table, first in zip(tables, shards, strict=False)]),
             first_byte=np.concatenate([table.first_byte for table in tables]),
             end_byte=np.concatenate([table.end_byte for table in tables]),
-            num_samples=np.concatenate([table.num_samples for table in tables]),
-            decoded_bytes=np.concatenate([table.decoded_bytes for table in tables]),
+            decoded=np.concatenate([table.decoded_bytes for table in tables]),
         )
+        return ChunkTable(_one_after_another([table.first_sample for table in tables], samples), columns)
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the segments in turn; the same for every epoch."""

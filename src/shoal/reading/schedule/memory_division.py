@@ -47,11 +47,10 @@ def budget_of(
     extents have checksums. Raises `UsageError`: the limit is too small for two units read ahead and one in use.
     """
     table, index = resolved.chunks, resolved.index
-    chunk_bytes = table.decoded_bytes
-    window_bytes = int(resolved.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
+    window_bytes = int(resolved.order.parameters.get("chunks", 0) * table.mean_bytes)
     units, is_sliced = resolved.units, too_large(resolved, memory_limit_bytes)
     alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
-    largest_bytes = int(chunk_bytes.max(initial=1))
+    largest_bytes = max(1, table.largest_bytes)
     if isinstance(units, RecordUnits):
         is_sliced[:] = True
         units = units if alone is index else RecordUnits(alone)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.shard_format import Records
-from shoal.index.cutting import ChunkTable
+from shoal.index.chunk_table import ChunkTable
 from shoal.index.table import Index, locate
 
 
@@ -72,7 +72,6 @@ class ChunkUnits(Units):
 
     def __init__(self, table: ChunkTable) -> None:
         self._table, self._num_chunks = table, max(1, len(table))
-        self._columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
         self.num_units = len(table) << self.turn_bits
 
     def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:
@@ -82,16 +81,16 @@ class ChunkUnits(Units):
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of the chunks."""
-        chunks = units % self._num_chunks
-        return list(map(_unit_read, zip(units.tolist(), *(c[chunks].tolist() for c in self._columns), strict=True)))
+        return list(map(_unit_read, zip(*(column.tolist() for column in self.columns(units)), strict=True)))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of the chunks as columns."""
-        return [units, *(column[units % self._num_chunks] for column in self._columns)]
+        chunks = units % self._num_chunks
+        return [units, *self._table.chunks.places(chunks), *self._table.samples_of(chunks)]
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the decoded bytes of the chunk."""
-        return int(self._table.decoded_bytes[read.unit % self._num_chunks])
+        return int(self._table.chunks.decoded_bytes(np.array([read.unit % self._num_chunks]))[0])
 
 
 class TurnUnits(ChunkUnits):
@@ -136,15 +135,16 @@ class SlicedUnits(Units):
         self._sliced = np.flatnonzero(is_sliced)
         self._is_sliced = is_sliced
         # The unit of each sliced chunk's first sample, then the number of units; and its offset from the sample id.
-        self._first_unit = len(table) + np.concatenate([[0], np.cumsum(table.num_samples[self._sliced])])
+        first_sample, num_samples = table.samples_of(self._sliced)
+        self._first_unit = len(table) + np.concatenate([[0], np.cumsum(num_samples)])
         self._from_id = np.zeros(len(table), dtype=np.int64)
-        self._from_id[self._sliced] = self._first_unit[:-1] - table.first_sample[self._sliced]
+        self._from_id[self._sliced] = self._first_unit[:-1] - first_sample
         self.num_units = int(self._first_unit[-1])
 
     def largest(self, of_chunks: int) -> int:  # noqa: ARG002
         """Return the bytes of the largest unit; samples count as whole extents if the index lacks their sizes."""
         table, is_sliced = self._table, self._is_sliced
-        whole = int(table.decoded_bytes[~is_sliced].max(initial=1))
+        whole = int(table.decoded_bytes.max(where=~is_sliced, initial=1))
         return max(whole, self._records.largest_bytes(table, is_sliced))
 
     def of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64] | int = 0) -> NDArray[np.int64]:  # noqa: ARG002
