@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -99,17 +99,11 @@ def test_most_members_are_passed_at_once() -> None:
 
 
 def test_threads_may_follow_at_once() -> None:
-    data = archive(PLAIN * 1, kind="gnu")
-    wanted, seen = tar_borders(data, 0, len(data), NOTHING_YET), []
-    threads = [
-        threading.Thread(target=lambda: seen.extend(tar_borders(data, 0, len(data), NOTHING_YET) for _ in range(200)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [wanted] * 800
+    data = archive(PLAIN, kind="gnu")
+    wanted = tar_borders(data, 0, len(data), NOTHING_YET)
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(tar_borders, data, 0, len(data), NOTHING_YET) for _ in range(400)]
+    assert [future.result() for future in found] == [wanted] * 400
 
 
 def test_wrong_arguments_are_errors_and_not_crashes() -> None:
