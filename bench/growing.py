@@ -99,6 +99,7 @@ class Bench:
         self.is_cold = is_cold
         self.scratch, self.server, self.num_shards, self.num_bytes = scratch, server, num_shards, num_bytes
         self.pythons: dict[str, str] = {}
+        self.source = os.environ.get("PYTHONPATH", str(ROOT / "src"))
 
     def first(self, kinds: tuple[str, ...], ranks: int, workers: int, rounds: int, limit: str) -> None:
         """Print the seconds to the first batch of each kind, and the limit."""
@@ -154,8 +155,7 @@ class Bench:
                 asked |= {"seed": seed, "is_epoch": is_epoch, "is_cold": self.is_cold}
                 environment = {"SHOAL_CACHE_DIR": cache or fresh, "TMPDIR": fresh, "OMP_NUM_THREADS": "1"}
                 environment |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-                source = os.environ.get("PYTHONPATH", str(ROOT / "src"))
-                environment["PYTHONPATH"] = "" if kind == "webdataset" else source
+                environment["PYTHONPATH"] = "" if kind == "webdataset" else self.source
                 processes.append(
                     subprocess.Popen(
                         [self.python(kind), __file__, "--one", json.dumps(asked)],

@@ -2,9 +2,10 @@
 
 ``python bench/peers/compare.py [--scale 0.25] [--rounds 5] [--only W1 litdata ...]`` makes the environments that are
 missing (``.compat/peers``), writes each workload with each library's own writer, and streams an epoch with each row, a
-process each, in interleaved rounds. It prints a table, a line for each goal ("met" or "short") and every case in which
-a peer is ahead. ``--json FILE`` keeps the results of all rounds; ``--page`` writes ``docs/benchmarks.md`` and its
-picture from such a file, without measuring.
+process each, in interleaved rounds. It prints a table, a line for each goal (``goals.py``: met, short or not measured)
+and every case in which a peer is ahead. ``--json FILE`` keeps the results of all rounds, beside rows of earlier calls
+with ``--only``; ``--page`` writes ``docs/benchmarks.md`` and its picture from such a file, without measuring.
+``--source DIRECTORY`` measures the shoal in another directory.
 
 Time is from the construction of a dataset to the end of its epoch, after a first sample of another one, so imports and
 what is made on first use (shoal's index) are not in it. Shards are read once just before, and before a first batch the
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,9 +37,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
-from job import Job  # noqa: E402  # after the path to it
+from ahead import peer_wins  # noqa: E402  # after the path to it
+from goals import outcomes  # noqa: E402
+from job import Job  # noqa: E402
+from other_runs import OTHERS, OtherRuns  # noqa: E402
 from page import DATA, write_page  # noqa: E402
-from rows import LIBRARIES, ROWS, Figures, Row, measured_of, peer_wins, wanted  # noqa: E402
+from rows import LIBRARIES, ROWS, Figures, Row, measured_of  # noqa: E402
 from servers.quick import Quick  # noqa: E402
 from tests.compat.peers.environments import PEERS, TORCHVISION, Peer  # noqa: E402
 from tests.environments import CannotHaveError, environment, home_of  # noqa: E402
@@ -62,15 +66,27 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="workloads and libraries")
     parser.add_argument("--data", type=Path, help="keep the shards there (default: a temporary folder)")
     parser.add_argument("--json", type=Path, default=DATA, help="where results are kept")
+    parser.add_argument("--source", type=Path, default=ROOT / "src", help="the directory of the package shoal")
     parser.add_argument("--page", action="store_true", help="write the page from --json alone")
+    parser.add_argument("--no-page", action="store_true", help="keep results, and write no page")
     arguments = parser.parse_args()
     if not arguments.page:
         with tempfile.TemporaryDirectory(prefix="bench-peers-") as scratch:
             found = measure(arguments, (arguments.data or Path(scratch, "data")).resolve(), Path(scratch))
+        if arguments.only and arguments.json.exists():
+            found = joined(json.loads(arguments.json.read_text()), found)
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     found = json.loads(arguments.json.read_text())
     show(figures_of(found))
-    write_page(found, figures_of(found))
+    if not arguments.no_page:
+        write_page(found, figures_of(found))
+
+
+def joined(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Earlier results, with new rows in the place of old ones."""
+    failed = {name: why for name, why in before["failed"].items() if name not in found["results"]}
+    whole = {name: {**before[name], **found[name]} for name in ("about", "versions", "sizes", "results")}
+    return {**whole, "failed": {**failed, **found["failed"]}}
 
 
 def is_chosen(row: Row, only: list[str]) -> bool:
@@ -80,38 +96,51 @@ def is_chosen(row: Row, only: list[str]) -> bool:
 
 def measure(arguments: argparse.Namespace, data: Path, scratch: Path) -> dict[str, Any]:
     rows = [row for row in ROWS if is_chosen(row, arguments.only)]
-    runner = Runner(data, scratch)
+    runner = Runner(data, scratch, arguments.source.resolve())
     rows = [row for row in rows if runner.can_run(row)]
-    sizes = {}
-    for workload in dict.fromkeys(row.workload for row in rows):
-        count = make_flat(data / workload / "flat", workload, arguments.scale)
-        sizes[workload] = [count, (data / workload / "flat" / "data.bin").stat().st_size]
-        for name in dict.fromkeys(library for library, made in LIBRARIES.items() if made.format):
-            runner.write(workload, name)
+    sizes: dict[str, list[int]] = {}
     results: dict[str, list[dict[str, Any]]] = {}
     began, loads = datetime.now(UTC), [os.getloadavg()[0]]
-    with Quick(data, 20.0, 60.0) as server:
+    with ExitStack() as stack:
+        for workload in dict.fromkeys(row.workload for row in rows):
+            if workload in OTHERS:
+                runs = stack.enter_context(OTHERS[workload](scratch, runner.source, runner.python_of))
+                runner.others[workload] = runs
+                sizes[workload] = [runs.num_samples, runs.num_bytes]
+                continue
+            count = make_flat(data / workload / "flat", workload, arguments.scale)
+            sizes[workload] = [count, (data / workload / "flat" / "data.bin").stat().st_size]
+            for name in dict.fromkeys(library for library, made in LIBRARIES.items() if made.format):
+                runner.write(workload, name)
+        data.mkdir(parents=True, exist_ok=True)
+        server = stack.enter_context(Quick(data, 20.0, 60.0))
         for seed in range(arguments.rounds):
             for row in rows:
                 found = runner.read(row, seed, server.url if "far" in (row.workload, row.way) else "")
                 if found is not None:
                     results.setdefault(row.name, []).append(found)
             loads.append(os.getloadavg()[0])
-    versions = {name: number for each in results.values() for name, number in each[0].pop("versions").items()}
+    versions: dict[str, str] = {}
+    for rounds in results.values():
+        for each in rounds:
+            versions |= each.pop("versions", {})
     about = {
         "date": began.date().isoformat(),
         "scale": arguments.scale,
         "rounds": arguments.rounds,
         "load": [round(load, 1) for load in loads],
         "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip(),
+        "commit": commit_of(arguments.source),
     }
-    for rounds in results.values():
-        for each in rounds:
-            each.pop("versions", None)
-    return {"about": about, "versions": versions, "sizes": sizes, "results": results, "failed": runner.failed}
+    abouts = dict.fromkeys(sizes, about)
+    return {"about": abouts, "versions": versions, "sizes": sizes, "results": results, "failed": runner.failed}
+
+
+def commit_of(source: Path) -> str:
+    """The commit of a directory, or the name of the directory above it if git does not know it."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    told = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or source.resolve().parent.name
 
 
 def read_all(folder: Path) -> None:
@@ -127,8 +156,9 @@ def read_all(folder: Path) -> None:
 class Runner:
     """Runs jobs, each in the environment of its library."""
 
-    def __init__(self, data: Path, scratch: Path) -> None:
-        self.data, self.scratch = data, scratch
+    def __init__(self, data: Path, scratch: Path, source: Path = ROOT / "src") -> None:
+        self.data, self.scratch, self.source = data, scratch, source
+        self.others: dict[str, OtherRuns] = {}
         self.pythons: dict[str, Path | None] = {}
         self.failed: dict[str, str] = {}
 
@@ -157,6 +187,12 @@ class Runner:
                 self.pythons[name] = None
         return self.pythons[name] is not None
 
+    def python_of(self, library: str) -> Path:
+        """The interpreter of a library that can run."""
+        python = self.pythons[LIBRARIES[library].environment]
+        assert python is not None
+        return python
+
     def write(self, workload: str, library: str) -> None:
         """Have a library write its shards, unless they are there."""
         made = LIBRARIES[library]
@@ -173,13 +209,20 @@ class Runner:
         """Stream an epoch; None if that failed, which is told and kept."""
         if row.workload == "first":
             read_all(Path(str(self.pythons[LIBRARIES[row.library].environment])).parent.parent / "lib")
-        found = self._run("read", row, seed, far)
+        found = self._other(row, seed) if row.workload in self.others else self._run("read", row, seed, far)
         if found is None:
             print(f"round {seed}: {row.title} on {row.workload} failed: {self.failed[row.name]}", flush=True)
             return None
         told = f"{found['seconds']:.2f} s, {found['peak_bytes'] / 2**20:.0f} MiB, wrong {found.get('num_wrong', 0)}"
         print(f"round {seed}: {row.name}: {told}, load {os.getloadavg()[0]:.1f}", flush=True)
         return found
+
+    def _other(self, row: Row, seed: int) -> dict[str, Any] | None:
+        try:
+            return self.others[row.workload].read(row, seed)
+        except RuntimeError as error:
+            self.failed[row.name] = str(error)
+            return None
 
     def _run(self, action: str, row: Row, seed: int, far: str) -> dict[str, Any] | None:
         made = LIBRARIES[row.library]
@@ -198,7 +241,7 @@ class Runner:
         not_meant = ("RANK", "WORLD_SIZE", "PYTHONDONTWRITEBYTECODE")
         inherited = {name: value for name, value in os.environ.items() if name not in not_meant}
         settings = {
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]) if not made.environment else str(HERE),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(self.source)]) if not made.environment else str(HERE),
             "TMPDIR": str(caches),
             "HF_HOME": str(caches),
             "HF_HUB_OFFLINE": "1",
@@ -278,18 +321,17 @@ def figures_of(found: dict[str, Any]) -> Figures:
 
 def show(figures: Figures) -> None:
     for each in figures.values():
-        if each.row.workload == "first":
-            seconds = each.num_samples / each.samples_per_second
-            print(f"first batch, {each.row.way:5}{each.row.title:44}{seconds:8.3f} s")
+        if each.row.workload == "first" or each.row.way == "job":
+            print(f"first batch, {each.row.way:5}{each.row.title:44}{each.seconds:8.3f} s")
             continue
         mixed = "" if each.classes is None else f"{each.classes:5.1f} classes"
         rates = f"{each.samples_per_second:12,.0f} samples/s {each.megabytes_per_second:9,.0f} MB/s"
         costs = f"{each.cpu_seconds_per_gb:7.2f} s/GB {each.peak_mib:7.0f} MiB"
-        title = f"{each.row.workload:4}{each.row.way:8}{each.row.title:34}"
+        title = f"{each.row.workload:8}{each.row.way:8}{each.row.title:34}"
         print(f"{title}{rates}{costs} {each.spread:5.0%}  {mixed}")
-    print("\nWanted:")
-    for goal in wanted(figures):
-        print(f"  {goal.line()}")
+    print("\nGoals:")
+    for outcome in outcomes(figures):
+        print(f"  {outcome.line()}")
     print("\nA peer is ahead:")
     for line in peer_wins(figures):
         print(f"  {line}")

@@ -1,4 +1,4 @@
-"""shoal, in the shards that the others have written; the variant is the format, and what follows it the chunk."""
+"""shoal, in the shards that the others have written; the variant is the format, its chunk, and its window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
 
 
 def dataset(job: Job) -> Any:
-    name, *chunk = job.variant.split()
+    name, chunk, window, *_ = [*job.variant.split(), None, None]
     options: dict[str, Any] | None = None
     root = str(job.folder(name))
     if job.far:
@@ -25,7 +25,7 @@ def dataset(job: Job) -> Any:
         options = {"endpoint": job.far, "anonymous": True, "region": "us-east-1"}
     files = [f"{root}/{path.name}" for path in sorted(job.folder(name).glob(f"*.{name}"))]
     made = shoal.open(files, storage_options=options)
-    made = made.shuffle(seed=job.seed, window=job.window_bytes, chunk=chunk[0] if chunk else None)
+    made = made.shuffle(seed=job.seed, window=window or job.window_bytes, chunk=chunk)
     if job.kind == "jpeg":
         return made.decode("rgb8")
     return made.decode() if name == "tar" else made

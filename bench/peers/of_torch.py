@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,14 +10,15 @@ import numpy as np
 import torch
 from job import Job
 from torch.utils.data import DataLoader, Dataset, RandomSampler
-from workloads import BATCH, NUM_CLASSES, pixels, samples_of
+from workloads import BATCH, NUM_CLASSES, document, pixels, samples_of
 
 
 def write(job: Job) -> None:
     folder = job.folder("files")
     folder.mkdir(parents=True)
     for sample in samples_of(job.flat) if job.kind != "tokens" else ():
-        (folder / f"{sample.number:09d}").write_bytes(sample.payload)
+        data = document(sample) if job.kind == "text" else sample.payload
+        (folder / f"{sample.number:09d}").write_bytes(data)
 
 
 class Tokens(Dataset[Any]):
@@ -37,7 +39,7 @@ class Files(Dataset[Any]):
     """A file a sample."""
 
     def __init__(self, job: Job) -> None:
-        self.count, self.folder, self.is_image = job.num_samples, str(job.folder("files")), job.kind == "jpeg"
+        self.count, self.folder, self.kind = job.num_samples, str(job.folder("files")), job.kind
 
     def __len__(self) -> int:
         return self.count
@@ -45,7 +47,8 @@ class Files(Dataset[Any]):
     def __getitem__(self, number: int) -> tuple[int, Any]:
         with open(f"{self.folder}/{number:09d}", "rb") as file:  # noqa: PTH123  # half the time of a Path
             data = file.read()
-        return number * NUM_CLASSES // self.count, pixels(data) if self.is_image else data
+        value = pixels(data) if self.kind == "jpeg" else json.loads(data) if self.kind == "text" else data
+        return number * NUM_CLASSES // self.count, value
 
 
 def loader(job: Job, batch: int | None) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rows import LIBRARIES, Figures, Measured, Row, of_workload, peer_wins, shown, wanted
+from ahead import peer_wins
+from goals import outcomes
+from rows import LIBRARIES, Figures, Measured, Row, of_workload, shown
 from workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,24 +29,25 @@ GOOD_SCALE = 0.2
 
 def write_page(found: dict[str, Any], figures: Figures) -> None:
     """Write both files, the same bytes from the same results."""
-    about = found["about"]
+    abouts = list(found["about"].values())
     limits = [each for each in figures.values() if each.row.library == "limit"]
-    parts = [HEAD.format(**about, loads=" to ".join(f"{load(about['load']):.1f}" for load in (min, max)))]
-    if max(about["load"]) > QUIET_LOAD or about["scale"] < GOOD_SCALE or about["rounds"] < 3:
+    parts = [HEAD.format(**summary(abouts))]
+    loads = [load for about in abouts for load in about["load"]]
+    if max(loads) > QUIET_LOAD or min(about["scale"] for about in abouts) < GOOD_SCALE or fewest_rounds(abouts) < 3:
         parts.append(PROVISIONAL)
     parts.append("![Speed over mixing for each workload; the area of a bubble is memory](images/benchmarks.png)\n")
-    parts.append("## Goals\n")
-    parts.append("| goal | wanted | measured | | |\n| --- | ---: | ---: | --- | --- |")
-    for goal in wanted(figures):
-        bound = "at most " if goal.less else ""
-        verdict = "met" if goal.is_met else "**short**"
-        cells = (goal.title, f"{bound}{shown(goal.wanted)} {goal.unit}", shown(goal.measured), goal.beside, verdict)
+    parts += ["## Goals\n", GOALS_TOLD]
+    parts.append("| goal | measured | wanted | | equal mixing | fastest of all | limit |")
+    parts.append("| --- | ---: | --- | --- | --- | --- | --- |")
+    for goal in outcomes(figures):
+        verdict = "met" if goal.is_met else f"**{goal.verdict}**"
+        cells = (goal.title, goal.measured, goal.wanted, verdict, goal.mixing, goal.fastest, goal.limits)
         parts.append(f"| {' | '.join(cells)} |")
     parts += ["\n## Where a peer is ahead\n", "The comparison takes the best format of shoal with good mixing:\n"]
     parts += [f"- {line}" for line in peer_wins(figures)] or ["Nowhere."]
     parts.append("\n## All figures\n")
     for workload, made in WORKLOADS.items():
-        rows = [each for way in ("one", "batches") for each in of_workload(figures, workload, way)]
+        rows = [each for way in ("one", "batches", "epoch") for each in of_workload(figures, workload, way)]
         if rows:
             parts += [
                 f"### {workload}: {made.title}\n",
@@ -60,9 +63,22 @@ def write_page(found: dict[str, Any], figures: Figures) -> None:
     draw(figures)
 
 
+def summary(abouts: list[dict[str, Any]]) -> dict[str, str]:
+    """What the head of the page says of all calls: dates, commits, loads, scales and rounds."""
+    told = {name: sorted({str(about[name]) for about in abouts}) for name in ("date", "commit", "machine", "scale")}
+    loads = [load for about in abouts for load in about["load"]]
+    rounds = f"{fewest_rounds(abouts)} or more rounds"
+    return {**{name: ", ".join(texts) for name, texts in told.items()}, "rounds": rounds,
+            "loads": f"{min(loads):.1f} to {max(loads):.1f}"}  # fmt: skip
+
+
+def fewest_rounds(abouts: list[dict[str, Any]]) -> int:
+    return min(int(about["rounds"]) for about in abouts)
+
+
 def first_batches(figures: Figures) -> list[str]:
     """The times until the first batch: a line for each library, a column for each place and number of workers."""
-    firsts = {each.row: each.num_samples / each.samples_per_second for each in figures.values() if is_first(each)}
+    firsts = {each.row: each.seconds for each in figures.values() if is_first(each)}
     if not firsts:
         return []
     lines = ["| | near | near, 2 workers | 20 ms away | 20 ms away, 2 workers |", "| --- | ---: | ---: | ---: | ---: |"]
@@ -85,7 +101,7 @@ def table(rows: list[Measured], limits: list[Measured]) -> list[str]:
     ]
     for each in [*rows, *limits]:
         name = f"*{each.row.variant}*" if each.row.library == "limit" else each.row.title
-        way = "" if each.row.library == "limit" else "one by one" if each.row.way == "one" else "batches"
+        way = "" if each.row.library == "limit" else {"one": "one by one", "epoch": ""}.get(each.row.way, each.row.way)
         rates = f"{shown(each.samples_per_second)} | {shown(each.megabytes_per_second)}"
         mixed = "" if each.classes is None else f"{each.classes:.1f}"
         costs = f"{each.cpu_seconds_per_gb:.2f} | {each.peak_mib:.0f} | {mixed} | {each.spread:.0%}"
@@ -102,7 +118,7 @@ def draw(figures: Figures) -> None:
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     panels = [
-        name for name in WORKLOADS if any(each.row.workload == name and not is_first(each) for each in figures.values())
+        name for name in WORKLOADS if any(each.row.workload == name and each.classes for each in figures.values())
     ]
     if not panels:
         return
@@ -138,7 +154,7 @@ def draw(figures: Figures) -> None:
 HEAD = """# Benchmarks: beside other loaders
 
 `make bench-peers` made this page on {date} at {commit} ({machine}; load {loads}; scale {scale}, the part of each
-workload's samples that is streamed; medians of {rounds} rounds in which all loaders take turns). Run the comparison on
+workload's samples that is streamed; medians of {rounds} in which all loaders take turns). Run the comparison on
 your machine, or a part of it with `python bench/peers/compare.py --only W1 shoal litdata`.
 
 **The work.** Samples lie in a hundred contiguous classes, like data sorted by its source. Each loader mixes 16 MiB of
@@ -147,11 +163,12 @@ images). shoal reads the shards of the other loaders, with an index made before.
 
 - **W1**: rows of 4 KiB of tokens. **W2**: blobs of 100 KB. **W3**: documents of 2 KB with JSON metadata. **W4**: JPEGs,
   decoded. All shards are in the page cache. **far**: the blobs on a server of the same machine with 20 ms of latency
-  and 60 MB/s over each connection. **first**: from the start to the first batch.
+  and 60 MB/s over each connection. **first**: from the start to the first batch. **growing**: tars of small members
+  without an index, at the same distance. **index**: an index of 3e8 samples.
 - *one by one*: a loop over samples; *batches*: a loop over collated batches of 64.
 - *LitData* is LitData's default on local files, a shuffle of parts of a chunk; *LitData, all keys* permutes the whole
   chunk. *plain torch* is a map-style dataset of files, read by a random sampler. *mds 1MiB* is shoal with chunks of
-  1 MiB.
+  1 MiB, and *mds 1MiB 64MiB* has a window of 64 MiB as well.
 
 **The figures.**
 
@@ -166,6 +183,11 @@ images). shoal reads the shards of the other loaders, with an index made before.
 
 SPDL decodes by FFmpeg. The table omits torchvision and torchcodec, which do not load from PyPI beside torch for
 processors, and FFCV, which has no wheel and its own format.
+"""
+GOALS_TOLD = """\
+Beside each goal stand the best peer that mixes as well (40 or more of 47 classes in 64 samples), the best peer however
+it mixes (with its classes if there are fewer), and the limit: the same work in a plain loop. A goal that names a time,
+a processor time or a memory is met at that figure or below.
 """
 FIRST = """\
 Seconds from the construction of a dataset of 100 KB blobs to the first 64 of them, in a new process that has imported

@@ -1,8 +1,8 @@
-"""What is measured beside what, and what is wanted of shoal: a line for each cell of the goals."""
+"""What is measured beside what, and the figures of a row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -18,7 +18,10 @@ class Library(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A library on a workload: "one" by one, or in "batches"; the first batch "near" or "far"."""
+    """A library on a workload: "one" by one, or in "batches"; the first batch "near" or "far".
+
+    Shards without an index: an "epoch" of one process, or the first batch of a "job". An index: its "memory".
+    """
 
     workload: str
     way: str
@@ -69,19 +72,23 @@ def _first(library: str, variant: str = "") -> Iterator[Row]:
 FROM_99 = "from 99 %"
 """The variant of a row that resumes there."""
 
+NARROW, WIDE = "mds", "mds 1MiB 64MiB"
+"""The variants of the two rows 20 ms away: chunks of a sample with a window of 16 MiB, and larger ones."""
+
 _PEERS = (("streaming", ""), ("litdata", ""), ("litdata", "all keys"), ("datasets", ""), ("webdataset", ""))
 ROWS = (
     *_near("W1", ("mds", "parquet", "tar"), (*_PEERS, ("torch", ""))),
     *_near("W2", ("mds", "parquet", "tar"), (*_PEERS, ("torch", ""))),
-    *_near("W3", ("mds", "parquet", "tar"), _PEERS),
+    *_near("W3", ("mds", "parquet", "tar"), (*_PEERS, ("torch", ""))),
     Row("W4", "batches", "shoal", "tar"),
     Row("W4", "batches", "shoal", "tar", 2),
     *(Row("W4", "batches", library, variant, 2) for library, variant in (*_PEERS, ("torch", ""))),
     Row("W4", "batches", "spdl"),
     Row("W4", "one", "limit", "libjpeg-turbo in threads"),
     Row("W4", "one", "limit", "Pillow in threads"),
-    Row("far", "one", "shoal", "mds"),
+    Row("far", "one", "shoal", NARROW),
     Row("far", "one", "shoal", "mds 1MiB"),
+    Row("far", "one", "shoal", WIDE),
     *(Row("far", "one", library, variant) for library, variant in _PEERS if (library, variant) != ("litdata", "")),
     Row("far", "one", "limit", "raw GETs"),
     *_first("shoal", "mds"),
@@ -92,6 +99,11 @@ ROWS = (
     Row("first", "near", "limit", "two empty workers, forked", 2),
     Row("first", "near", "limit", "two empty workers, by a fork server", 2),
     Row("first", "far", "limit", "64 raw GETs at a time"),
+    Row("growing", "epoch", "shoal", "indexed"),
+    Row("growing", "epoch", "shoal", "grow"),
+    Row("growing", "job", "shoal", "grow", 2),
+    Row("growing", "job", "webdataset", "", 2),
+    Row("index", "memory", "shoal"),
 )
 
 
@@ -107,30 +119,13 @@ class Measured(NamedTuple):
     spread: float
     num_samples: int
 
+    @property
+    def seconds(self) -> float:
+        """Of the whole row: of an epoch, or until a first batch."""
+        return self.num_samples / self.samples_per_second
+
 
 Figures = dict[str, Measured]
-
-
-class Wanted(NamedTuple):
-    """A cell of the goals: what is measured of it, and what it must be."""
-
-    title: str
-    wanted: float
-    unit: str
-    measured: float
-    beside: str
-    less: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        """Whether it is as wanted."""
-        return self.measured <= self.wanted if self.less else self.measured >= self.wanted
-
-    def line(self) -> str:
-        """As it is printed."""
-        bound = "at most" if self.less else "at least"
-        told = f"{bound} {shown(self.wanted)} {self.unit}, measured {shown(self.measured)} ({self.beside})"
-        return f"{self.title}: wanted {told}: {'met' if self.is_met else 'short'}"
 
 
 def shown(value: float) -> str:
@@ -152,105 +147,6 @@ def of_workload(figures: Figures, workload: str, way: str) -> list[Measured]:
         for each in figures.values()
         if (each.row.workload, each.row.way) == (workload, way) and each.row.library != "limit"
     ]
-
-
-def best_peer(figures: Figures, workload: str, way: str) -> Measured | None:
-    """The fastest that is not shoal's."""
-    peers = [each for each in of_workload(figures, workload, way) if each.row.library != "shoal"]
-    return max(peers, key=lambda each: each.samples_per_second, default=None)
-
-
-def wanted(figures: Figures) -> list[Wanted]:
-    """The goals of which all figures are there."""
-    found: list[Wanted] = []
-
-    def rate(workload: str, way: str, library: str, variant: str = "", workers: int = 0) -> float | None:
-        each = figures.get(Row(workload, way, library, variant, workers).name)
-        return each and each.samples_per_second
-
-    def times_peer(workload: str, way: str, variant: str, factor: float) -> None:
-        ours, peer = rate(workload, way, "shoal", variant), best_peer(figures, workload, way)
-        if ours and peer:
-            beside = f"{shown(ours)} samples/s, {peer.row.title} {shown(peer.samples_per_second)}"
-            title = f"{workload} {variant}, {'one by one' if way == 'one' else 'batches of 64'}"
-            found.append(Wanted(title, factor, "x the best peer", ours / peer.samples_per_second, beside))
-
-    def against(title: str, factor: float, ours: float | None, limit: float | None, name: str) -> None:
-        if ours and limit:
-            beside = f"{shown(ours)} samples/s, {name} {shown(limit)}"
-            found.append(Wanted(title, factor, f"x {name}", ours / limit, beside))
-
-    for way in ("one", "batches"):
-        times_peer("W1", way, "mds", 5)
-    for way, title in (("one", "W1 tar, one by one"), ("batches", "W1 tar, batches of 64")):
-        ours = rate("W1", way, "shoal", "tar")
-        if ours:
-            found.append(Wanted(title, 150_000, "samples/s", ours, _limit(figures, "W1", "plain Python")))
-    for variant in ("mds", "tar"):
-        times_peer("W2", "one", variant, 1.5)
-    against("W2 parquet", 0.8, rate("W2", "one", "shoal", "parquet"), rate("W2", "one", "limit", "pyarrow"), "pyarrow")
-    for variant in ("mds", "parquet"):
-        times_peer("W3", "one", variant, 2)
-    ours = max((rate("W4", "batches", "shoal", "tar", workers) or 0 for workers in (0, 2)), default=0)
-    limit = rate("W4", "one", "limit", "libjpeg-turbo in threads")
-    against("W4, the better of threads and workers", 0.95, ours, limit, "libjpeg-turbo")
-    _far(figures, found, against)
-    return found
-
-
-def _limit(figures: Figures, workload: str, variant: str) -> str:
-    each = figures.get(Row(workload, "one", "limit", variant).name)
-    return f"{variant} {shown(each.samples_per_second)}" if each else f"{variant} not measured"
-
-
-def _far(figures: Figures, found: list[Wanted], against: Callable[..., None]) -> None:
-    ours, theirs = (
-        figures.get(Row("far", "one", library, variant).name)
-        for library, variant in (("shoal", "mds"), ("litdata", "all keys"))
-    )
-    if ours and theirs:
-        against("20 ms away", 1.2, ours.samples_per_second, theirs.samples_per_second, "LitData")
-        beside = f"{shown(ours.peak_mib)} MiB, LitData {shown(theirs.peak_mib)}"
-        ratio = ours.peak_mib / theirs.peak_mib
-        found.append(Wanted("20 ms away, memory", 0.2, "x LitData's", ratio, beside, less=True))
-
-
-def peer_wins(figures: Figures) -> list[str]:
-    """Every case in which a peer is ahead of shoal: in speed, processor time, memory or mixing.
-
-    What counts of shoal is the best row of those that mix well; a peer counts however it mixes, which is said.
-    """
-    told = []
-    for workload, way in sorted({(each.row.workload, each.row.way) for each in figures.values()}):
-        if workload == "first":
-            continue  # its table says it
-        rows = of_workload(figures, workload, way)
-        ours = [each for each in rows if each.row.library == "shoal"]
-        ours = [each for each in ours if (each.classes or 0.0) >= 0.9 * max(e.classes or 0.0 for e in ours)]
-        for each in rows:
-            if each.row.library == "shoal" or not ours:
-                continue
-            title = f"{workload}, {'one by one' if way == 'one' else 'batches'}: {each.row.title}"
-            for what, ahead, own, unit in _compared(each, ours):
-                mixed = "" if each.classes is None else f"; it has {each.classes:.1f} classes in 64"
-                told.append(f"{title} {what}: {shown(ahead)} {unit}, shoal {shown(own)}{mixed}")
-    return told
-
-
-def _compared(peer: Measured, ours: list[Measured]) -> Iterator[tuple[str, float, float, str]]:
-    fastest = max(each.samples_per_second for each in ours)
-    if peer.samples_per_second > fastest:
-        yield "is faster", peer.samples_per_second, fastest, "samples/s"
-    least = min(each.cpu_seconds_per_gb for each in ours)
-    if peer.cpu_seconds_per_gb < least:
-        yield "takes less of the processor", peer.cpu_seconds_per_gb, least, "s/GB"
-    smallest = min(each.peak_mib for each in ours)
-    if peer.peak_mib < smallest:
-        yield "takes less memory", peer.peak_mib, smallest, "MiB"
-    mixed = max(each.classes or 0.0 for each in ours)
-    # Of one perfect shuffle a batch has 47.4 with a standard deviation of 2.5: three of those of a difference of means.
-    if (peer.classes or 0.0) > mixed + 3 * 2.5 * (2 * 64 / peer.num_samples) ** 0.5:
-        yield "mixes better", peer.classes or 0.0, mixed, "classes of 64"
 
 
 def measured_of(row: Row, results: list[dict[str, Any]], num_samples: int, num_bytes: int) -> Measured:

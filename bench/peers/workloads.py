@@ -20,7 +20,10 @@ SIDE = 256  # of an image
 
 
 class Workload(NamedTuple):
-    """What a sample holds ("tokens", "blob", "text" or "jpeg"), and how many there are at ``--scale 1``."""
+    """What a sample holds ("tokens", "blob", "text" or "jpeg"), and how many there are at ``--scale 1``.
+
+    Without a kind, `other_runs` makes the samples.
+    """
 
     kind: str
     num_samples: int
@@ -34,6 +37,8 @@ WORKLOADS = {
     "W4": Workload("jpeg", 16_000, "JPEGs of 256 x 256, decoded"),
     "far": Workload("blob", 12_000, "100 KB blobs, 20 ms away"),
     "first": Workload("blob", 4_000, "100 KB blobs, until the first batch"),
+    "growing": Workload("", 0, "2.5 KB from tars without an index, 20 ms away"),
+    "index": Workload("", 0, "an index of 3e8 samples of 100 KB"),
 }
 
 

@@ -14,6 +14,7 @@ from tests.stream.far import FarStore, known_costs
 
 from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReading, ScanReads
+from shoal.storage.files.memory_pool import MemoryPool
 from shoal.storage.store_protocol import ObjectInfo, Store
 
 MIB = 1 << 20
@@ -27,7 +28,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def reading_of(reads: ScanReads, num_bytes: int, threads: ThreadPoolExecutor, *, num_at_once: int = 1) -> ScanReading:
-    return ScanReading(reads, "s", num_bytes, threads=threads, num_at_once=num_at_once)
+    return ScanReading(reads, "s", num_bytes, threads=threads, num_at_once=num_at_once, memories=MemoryPool())
 
 
 class Blank(Store):

@@ -28,6 +28,7 @@ from shoal.indexing.scan import costs, remote_scans, speculative_reads
 from shoal.indexing.scan.remote_scans import ScanReading, ScanReads, scan_in_threads
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.indexing.scan.speculative_reads import SpeculativeReads
+from shoal.storage.files.memory_pool import MemoryPool
 from shoal.storage.store_of_url import open_store
 from shoal.testing import RangeServer
 
@@ -99,7 +100,9 @@ def outcome_afar(
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(num_at_once) as threads:
         patch.setattr(remote_scans, "SpeculativeReads", CountedWalks)
         reads = ScanReads(counts.store, known_costs(request_bytes=request_bytes))
-        reading = ScanReading(reads, "s", len(data), threads=threads, num_at_once=num_at_once, format=tar)
+        reading = ScanReading(
+            reads, "s", len(data), threads=threads, num_at_once=num_at_once, memories=MemoryPool(), format=tar
+        )
         found = outcome(lambda: tar.scan(reading, len(data), shard="s"))
         reading.close()
     return found, counts
@@ -267,7 +270,13 @@ def test_threads_that_are_busy_elsewhere_are_not_waited_for() -> None:
     with ThreadPoolExecutor(1, thread_name_prefix="walk") as threads:
         threads.submit(busy.wait)
         reading = ScanReading(
-            ScanReads(store, known_costs()), "s", len(data), threads=threads, num_at_once=8, format=Tar()
+            ScanReads(store, known_costs()),
+            "s",
+            len(data),
+            threads=threads,
+            num_at_once=8,
+            memories=MemoryPool(),
+            format=Tar(),
         )
         assert Tar().scan(reading, len(data), shard="s").num_samples == 100
         reading.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -10,6 +11,8 @@ import random
 import resource
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +46,11 @@ def stored(data: bytes = DATA, path: str = PATH) -> FaultyStore:
     store = MemoryStore()
     store.put(path, data)
     return FaultyStore(MemoryStore())
+
+
+def read(files: ScannedFiles, shard: str, name: str, first_byte: int, end_byte: int) -> bytes | None:
+    buffer = bytearray(end_byte - first_byte)
+    return bytes(buffer) if files.read_into(memoryview(buffer), shard, name, first_byte) else None
 
 
 def used_bytes(directory: Path) -> int:
@@ -209,9 +217,54 @@ def test_the_budget_is_kept_by_all_together(tmp_path: Path) -> None:
 def test_what_is_scanned_twice_is_charged_once(tmp_path: Path) -> None:
     files = ScannedFiles(str(tmp_path), budget_bytes=MIB)
     assert all(files.add("shard", "name", bytes([number]) * 400 * KIB) for number in range(10))
-    assert files.read("shard", "name", 5, 7) == b"\x09\x09"  # the latest
+    assert read(files, "shard", "name", 5, 7) == b"\x09\x09"  # the latest
     assert files.add("shard", "other", bytes(400 * KIB))
     assert not files.add("shard", "third", bytes(400 * KIB))
+    files.leave()
+
+
+def test_files_that_threads_add_at_once_are_added_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them may fail, or find no room: the others are there, and nothing is charged for it."""
+    files = ScannedFiles(str(tmp_path), budget_bytes=4 * MIB)
+    holds: list[int] = []
+    held, is_first_written = files._ledger.held, threading.Event()
+
+    def counted(*arguments: Any) -> Any:
+        holds.append(1)
+        return held(*arguments)
+
+    def write(descriptor: int, data: Any, position: int) -> None:
+        if len(data) == 5:
+            assert is_first_written.wait(10)
+        if len(data) == 6:
+            raise OSError(errno.EIO, "damaged")
+        write_all(descriptor, data, position)
+
+    monkeypatch.setattr(files._ledger, "held", counted)
+    monkeypatch.setattr(scanned_files, "write_all", write)
+    sizes = [6, 100, 5 * MIB, 200, 6, 300]
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(files.add, "shard", "first", bytes(5))
+        while len(holds) < 1:
+            time.sleep(0.001)
+        others = [threads.submit(files.add, "shard", f"{number}", bytes(size)) for number, size in enumerate(sizes)]
+        while len(files._new_files) < len(sizes):
+            time.sleep(0.001)
+        is_first_written.set()
+        assert first.result()
+        assert [other.exception() is None and other.result() for other in others] == [
+            False,
+            True,
+            False,
+            True,
+            False,
+            True,
+        ]
+        assert [type(other.exception()) for other in others[::4]] == [OSError, OSError]
+    assert len(holds) == 4
+    assert sorted(files.names("shard")) == ["1", "3", "5", "first"]
+    assert list((tmp_path / FOLDER / "filling").iterdir()) == []
+    assert files.add("shard", "rest", bytes(3 * MIB))
     files.leave()
 
 

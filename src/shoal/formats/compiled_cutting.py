@@ -23,5 +23,6 @@ is_compiled = _module is not None
 
 tar_sample: Any = getattr(_module, "tar_sample", None)
 tar_front: Any = getattr(_module, "tar_front", None)
+tar_borders: Any = getattr(_module, "tar_borders", None)
 mds_sample: Any = getattr(_module, "mds_sample", None)
 plain_example: Any = getattr(_module, "plain_example", None)

@@ -192,6 +192,11 @@ class RetryingStore(StoreWrapper):
         what = describe_read(path, first_byte, end_byte)
         return retried(lambda: self.store.read_range(path, first_byte, end_byte), self.rule, what=what)
 
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes of ``path`` from ``first_byte`` on."""
+        what = describe_read(path, first_byte, first_byte + len(buffer))
+        retried(lambda: self.store.fill(path, first_byte, buffer), self.rule, what=what)
+
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of ``path``, as the store gives them."""
         return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")

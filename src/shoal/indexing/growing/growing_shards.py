@@ -284,11 +284,10 @@ class GrowingShards:
             first += self.segments.index(segment).num_samples
             if first > num_samples:
                 return
-            if segment in self._dropped:
-                continue
-            self._dropped.add(segment)
-            for number in self.shard_order[self.borders[segment] : self.borders[segment + 1]].tolist():
-                passing.drop(paths[number])
+            if segment not in self._dropped:
+                self._dropped.add(segment)
+                shards = self.shard_order[self.borders[segment] : self.borders[segment + 1]]
+                passing.drop(*(paths[number] for number in shards.tolist()))
 
     @property
     def whole(self) -> Opened:

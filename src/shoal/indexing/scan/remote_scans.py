@@ -25,6 +25,7 @@ from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
 from shoal.indexing.scan.speculative_reads import SpeculativeReads, WalkPlan
+from shoal.storage.files.memory_pool import MemoryPool
 from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets
@@ -84,16 +85,26 @@ class ScanReads:
 
     def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Fetch the bytes ``[first_byte, end_byte)`` of ``path`` in one request."""
+        with self._request(path, end_byte - first_byte):
+            return self.store.read_range(path, first_byte, end_byte)
+
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> memoryview:
+        """Fill a buffer with the bytes of ``path`` from ``first_byte`` on in one request; return the buffer."""
+        with self._request(path, len(buffer)):
+            self.store.fill(path, first_byte, buffer)
+        return buffer
+
+    @contextmanager
+    def _request(self, path: str, num_bytes: int) -> Iterator[None]:
         if self.stopping.is_set():
             raise StoppedError(f"{without_secrets(path)}: the scan was given up")
         began_seconds = time.perf_counter()
         with retry_control(self._control):
-            data = self.store.read_range(path, first_byte, end_byte)
-        self.costs.measured(len(data), time.perf_counter() - began_seconds)
+            yield
+        self.costs.measured(num_bytes, time.perf_counter() - began_seconds)
         with self._lock:
             self.traffic.num_requests += 1
-            self.traffic.read_bytes += len(data)
-        return data
+            self.traffic.read_bytes += num_bytes
 
     def take_traffic(self) -> ScanTraffic:
         """Return the traffic so far, and begin again from zero."""
@@ -111,7 +122,7 @@ class _Block(NamedTuple):
 
     first_byte: int
     end_byte: int
-    data: bytes | Future[bytes]
+    data: Buffer | Future[memoryview]
 
     def view(self, first_byte: int, end_byte: int) -> memoryview:
         """Return the part of the shard's ``[first_byte, end_byte)`` that lies in this block."""
@@ -128,7 +139,8 @@ class ScanReading:
     """Callable that reads one shard for `Format.scan`, in any order; reading forward is fastest.
 
     ``threads`` run the requests of a stream, about ``num_at_once`` requests ahead of the requested range; or, if
-    ``format`` can guess the starts of headers, the walks that read headers ahead.
+    ``format`` can guess the starts of headers, the walks that read headers ahead. A stream fills ``memories``, which
+    the calling thread may use for one shard after another.
     """
 
     def __init__(
@@ -139,10 +151,11 @@ class ScanReading:
         *,
         threads: Executor,
         num_at_once: int,
+        memories: MemoryPool,
         format: Format | None = None,  # noqa: A002
     ) -> None:
-        self._num_bytes, self._threads = num_bytes, threads
-        self._fetch = partial(reads.fetch, path)
+        self._num_bytes, self._threads, self._memories = num_bytes, threads, memories
+        self._fetch, self._fill = partial(reads.fetch, path), partial(reads.fill, path)
         self._ahead: SpeculativeReads | None = None
         if num_at_once > 1 and format is not None and format.can_start_midway:
             plan = WalkPlan(reads.costs, num_bytes, most_walks=num_at_once - 1)
@@ -166,13 +179,13 @@ class ScanReading:
         first = blocks[-1].end_byte if blocks else first_byte
         if self._comparison.streams and not blocks and self._num_bytes - first <= BLOCK_BYTES:
             # The only block: this thread would wait for another one to read it.
-            blocks.append(_Block(first, self._num_bytes, self._fetch(first, self._num_bytes)))
+            blocks.append(_Block(first, self._num_bytes, self._fill(first, self._memory(self._num_bytes - first))))
         elif self._comparison.streams:
             if ahead is not None:
                 ahead.close()
             while first < min(end_byte + self._ahead_bytes, self._num_bytes):
                 end = min(first + BLOCK_BYTES, self._num_bytes)
-                blocks.append(_Block(first, end, self._threads.submit(self._fetch, first, end)))
+                blocks.append(_Block(first, end, self._threads.submit(self._fill, first, self._memory(end - first))))
                 first = end
         elif not blocks or first < end_byte:
             data = None if blocks or ahead is None else ahead.window(first_byte, end_byte)
@@ -187,6 +200,10 @@ class ScanReading:
         if self._ahead is not None:
             self._ahead.close()
         self._drop_blocks()
+
+    def _memory(self, num_bytes: int) -> memoryview:
+        """Return memory for a block; all are of one size, so that they are reused."""
+        return memoryview(self._memories.take(BLOCK_BYTES))[:num_bytes]
 
     def _drop_blocks(self) -> None:
         while self._blocks:
@@ -205,7 +222,9 @@ def reading_one(store: Store, path: str, num_bytes: int, *, costs: ReadCosts) ->
     reads = ScanReads(store, costs, control=current_retry_control())
     threads = ThreadPoolExecutor(_NUM_REQUESTS_ALONE, thread_name_prefix="shoal-scan-read")
     try:
-        yield ScanReading(reads, path, num_bytes, threads=threads, num_at_once=_NUM_REQUESTS_ALONE)
+        yield ScanReading(
+            reads, path, num_bytes, threads=threads, num_at_once=_NUM_REQUESTS_ALONE, memories=MemoryPool()
+        )
     finally:
         reads.stopping.set()
         threads.shutdown(wait=True, cancel_futures=True)
@@ -262,13 +281,15 @@ def answers_in_threads(
     num_at_once = num_requests // side_by_side
 
     def scan_each() -> None:
+        memories = MemoryPool()
         try:
             for task in tasks:
                 if reads.stopping.is_set():
                     return
                 reading = ScanReading(
-                    reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once, format=format
-                )
+                    reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once,
+                    memories=memories, format=format,
+                )  # fmt: skip
                 _scan(task, format, reading, reads, answers.put)
         finally:
             answers.put(None)

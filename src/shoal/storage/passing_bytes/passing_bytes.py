@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -97,14 +96,15 @@ class PassingBytes:
         """Return a store that reads from files, and missing bytes from ``store``; a local store as it is."""
         return _by_way_of(self, store, _ServedStore)
 
-    def drop(self, path: str) -> None:
-        """Remove all files of a shard, in every version: no process of this machine needs it any more."""
-        self._known.pop(path, None)
+    def drop(self, *paths: str) -> None:
+        """Remove all files of shards, in every version: no process of this machine needs them any more."""
+        for path in paths:
+            self._known.pop(path, None)
         if (files := self._files()) is not None:
             try:
-                files.drop(folder_of(path))
+                files.drop([folder_of(path) for path in paths])
             except OSError as error:
-                _log.debug("scanned bytes of %s cannot be removed (%s)", path, error)
+                _log.debug("scanned bytes of %d shards cannot be removed (%s)", len(paths), error)
 
     def close(self) -> None:
         """Stop reading and writing files; the last process that has the directory open removes all files."""
@@ -146,24 +146,27 @@ class PassingBytes:
                 self._is_usable = False  # rather all bytes from the store than damaged bytes from files
                 _log.warning("scanned bytes are not kept for the stream (%s)", error)
 
-    def kept(self, info: ObjectInfo, requested: Range) -> KeptBytes | None:
-        """Return the ``requested`` bytes of the shard ``info`` that files hold; None if they hold none."""
+    def fill(self, info: ObjectInfo, first_byte: int, buffer: memoryview) -> Range | None:
+        """Fill a buffer with the bytes of the shard ``info`` that files hold, at its beginning and at its end.
+
+        Returns the range between them, which is missing and may be empty; None if files hold nothing.
+        """
         files = self._files()
-        if files is None or not info.version or requested.first_byte >= requested.end_byte:
+        if files is None or not info.version or not buffer:
             return None
         shard = self._known.get(info.path)
         if shard is not None and shard.info == info:
-            kept = shard.kept(files, requested)
-            if not kept.num_missing:
-                return kept
+            missing = shard.fill(files, first_byte, buffer)
+            if missing.num_bytes == 0:
+                return missing
         version = version_digest(info)
         names = files.names(folder_of(info.path))
         shard = _Shard(info, folder_of(info.path), version, ScannedRanges(ranges_named(names, version)))
         if len(self._known) >= _MOST_SHARDS_KNOWN:
             self._known.clear()
         self._known[info.path] = shard
-        kept = shard.kept(files, requested)
-        return kept if kept.head or kept.tail else None
+        missing = shard.fill(files, first_byte, buffer)
+        return missing if missing.num_bytes < len(buffer) else None
 
     def _files(self) -> ScannedFiles | None:
         """Return the files as this process has opened them; a forked child reopens them."""
@@ -186,19 +189,6 @@ class PassingBytes:
         return files
 
 
-class KeptBytes(NamedTuple):
-    """Parts of a range that files hold, at its beginning and at its end; ``missing`` lies between them."""
-
-    head: bytes
-    missing: Range
-    tail: bytes
-
-    @property
-    def num_missing(self) -> int:
-        """Number of bytes that no file has."""
-        return self.missing.end_byte - self.missing.first_byte
-
-
 class _Shard(NamedTuple):
     """A shard, and its ranges in files at the latest listing."""
 
@@ -207,26 +197,23 @@ class _Shard(NamedTuple):
     version: str
     ranges: ScannedRanges
 
-    def kept(self, files: ScannedFiles, requested: Range) -> KeptBytes:
-        """Read the start and the end of the requested bytes from files, and report the bytes missing in between."""
-        first_byte, end_byte = requested
-        head, tail = [], []
-        for part in self.ranges.covering(first_byte, end_byte):
-            if (data := self._read(files, part)) is None:
+    def fill(self, files: ScannedFiles, first_byte: int, buffer: memoryview) -> Range:
+        """Fill the start and the end of a buffer from files, and return the range missing in between."""
+        begin, end = first_byte, first_byte + len(buffer)
+        for part in self.ranges.covering(begin, end):
+            if not self._read(files, part, buffer[part.first_byte - first_byte : part.end_byte - first_byte]):
                 break
-            head.append(data)
-            first_byte = part.end_byte
-        for part in reversed(self.ranges.covering_backwards(first_byte, end_byte)):
-            if (data := self._read(files, part)) is None:
+            begin = part.end_byte
+        for part in reversed(self.ranges.covering_backwards(begin, end)):
+            if not self._read(files, part, buffer[part.first_byte - first_byte : part.end_byte - first_byte]):
                 break
-            tail.append(data)
-            end_byte = part.first_byte
-        return KeptBytes(_joined(head), Range(first_byte, end_byte), _joined(tail[::-1]))
+            end = part.first_byte
+        return Range(begin, end)
 
-    def _read(self, files: ScannedFiles, part: Range) -> bytes | None:
+    def _read(self, files: ScannedFiles, part: Range, buffer: memoryview) -> bool:
         stored = self.ranges.file_with(part)
-        first_byte, end_byte = (byte - stored.first_byte for byte in part)
-        return files.read(self.folder, file_name(self.version, stored), first_byte, end_byte)
+        name = file_name(self.version, stored)
+        return files.read_into(buffer, self.folder, name, part.first_byte - stored.first_byte)
 
 
 class _PassingStore(StoreWrapper):
@@ -264,37 +251,26 @@ class _ServedStore(_PassingStore):
     """A store whose reads come from files as far as scans have left the bytes there."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        info = self.stat(path)
-        if (kept := self.passing.kept(info, Range(first_byte, end_byte))) is not None:
-            middle = self.store.read_range(path, *kept.missing) if kept.num_missing else b""
-            if self._is_one_version(info, kept):
-                return _joined([part for part in (kept.head, middle, kept.tail) if part])
-        data = self.store.read_range(path, first_byte, end_byte)
-        self.passing.counters.fetched_bytes += len(data)
-        return data
+        data = bytearray(end_byte - first_byte)
+        self.fill(path, first_byte, memoryview(data))
+        return bytes(data)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        info = self.stat(path)
-        if (kept := self.passing.kept(info, Range(first_byte, first_byte + len(buffer)))) is not None:
-            begin, end = len(kept.head), len(buffer) - len(kept.tail)
-            buffer[:begin], buffer[end:] = kept.head, kept.tail
-            if kept.num_missing:
-                self.store.fill(path, kept.missing.first_byte, buffer[begin:end])
-            if self._is_one_version(info, kept):
+        info, counters = self.stat(path), self.passing.counters
+        missing = self.passing.fill(info, first_byte, buffer)
+        if missing is not None:
+            if missing.num_bytes:
+                begin = missing.first_byte - first_byte
+                self.store.fill(path, missing.first_byte, buffer[begin : begin + missing.num_bytes])
+                counters.fetched_bytes += missing.num_bytes
+            # Else the fetched bytes may be of another version than the bytes in files.
+            if not missing.num_bytes or self.stat(path) == info:
+                num_served = len(buffer) - missing.num_bytes
+                counters.served_bytes += num_served
+                current_retry_control().served(num_served)
                 return
         self.store.fill(path, first_byte, buffer)
-        self.passing.counters.fetched_bytes += len(buffer)
-
-    def _is_one_version(self, info: ObjectInfo, kept: KeptBytes) -> bool:
-        """Return True if the fetched bytes are of the version that files hold, and count both."""
-        counters = self.passing.counters
-        counters.fetched_bytes += kept.num_missing
-        if kept.num_missing and self.stat(info.path) != info:
-            return False
-        num_served = len(kept.head) + len(kept.tail)
-        counters.served_bytes += num_served
-        current_retry_control().served(num_served)
-        return True
+        counters.fetched_bytes += len(buffer)
 
 
 def _by_way_of(passing: PassingBytes, store: Store, kind: type[_PassingStore]) -> Store:
@@ -304,10 +280,6 @@ def _by_way_of(passing: PassingBytes, store: Store, kind: type[_PassingStore]) -
     if isinstance(store, RetryingStore):
         return RetryingStore(kind(store.store, passing), store.rule)
     return kind(store, passing)
-
-
-def _joined(parts: Sequence[bytes]) -> bytes:
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _leave(by_process: dict[int, ScannedFiles]) -> None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from shoal.storage.chunk_cache.chunk_files import write_all
 from shoal.storage.chunk_cache.directory import is_shared_directory, open_folder
 from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
 from shoal.storage.chunk_cache.ledger import BASE_BYTES, LEDGER, Book, Ledger, charge_bytes
-from shoal.storage.files.local_store import read_fully
 from shoal.storage.storage_errors import os_failure
 from shoal.storage.store_protocol import Buffer
 
@@ -40,6 +42,8 @@ class ScannedFiles:
 
     def __init__(self, directory: str, *, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
+        self._new_files: deque[_NewFile] = deque()
+        self._adding = threading.Lock()
         for is_last_try in (*[False] * _TRIES_TO_JOIN, True):
             self._folder, self.path = open_folder(directory, folder=FOLDER, subfolders=(_FILLING, _SHARDS))
             self._ledger = Ledger(self._folder, partial(_count, self._folder))
@@ -90,46 +94,42 @@ class ScannedFiles:
         return book is None or self._fits(book, num_bytes)
 
     def add(self, shard: str, name: str, data: Buffer) -> bool:
-        """Add a file to a shard; return False if there is no room. Raises `OSError`."""
-        target, temporary = f"{_SHARDS}/{shard}/{name}", f"{_FILLING}/{os.urandom(16).hex()}"
-        charge = _charge_bytes(len(data))
-        with self._ledger.held(_LOCK_SECONDS) as book:
-            if not self._fits(book, len(data)):
-                return False
-            descriptor = self._begin(temporary, len(data))
-            book.used_bytes += charge
-        try:
-            write_all(descriptor, memoryview(data), 0)
-            with self._ledger.held(_LOCK_SECONDS) as book:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(f"{_SHARDS}/{shard}", 0o700, dir_fd=self._folder)
-                # Scanned twice: by two processes, or again after a failure. The same name means the same size.
-                if os.access(target, os.F_OK, dir_fd=self._folder):
-                    book.used_bytes -= charge
-                os.rename(temporary, target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except BaseException:
-            with contextlib.suppress(OSError), self._ledger.held(_LOCK_SECONDS) as book:
-                os.unlink(temporary, dir_fd=self._folder)
-                book.used_bytes -= charge
-            raise
-        finally:
-            release(descriptor)
-        return True
+        """Add a file to a shard; return False if there is no room. Raises `OSError`.
 
-    def _begin(self, path: str, num_bytes: int) -> int:
-        """Return the descriptor of a new file, with the ledger held.
-
-        Its lock shows that its process lives; a recount of the ledger uses its size.
+        Files that threads add at the same time are added in one go: each thread alone would wait for the ledger behind
+        all others, and a thread that holds the ledger waits for the interpreter's lock.
         """
-        descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, directory=self._folder)
-        try:
-            lock_now(descriptor)
-            os.ftruncate(descriptor, num_bytes)
-        except BaseException:
-            os.unlink(path, dir_fd=self._folder)
-            release(descriptor)
-            raise
-        return descriptor
+        new = _NewFile(f"{_SHARDS}/{shard}/{name}", memoryview(data))
+        self._new_files.append(new)
+        with self._adding:
+            if not new.is_done:
+                batch = [self._new_files.popleft() for _ in range(len(self._new_files))]
+                try:
+                    self._add_all(batch)
+                except OSError as error:
+                    for other in batch:
+                        other.error = other.error or error
+                finally:
+                    for other in batch:
+                        other.is_done = True
+                        release(other.descriptor)
+        if new.error is not None:
+            raise new.error
+        return new.is_added
+
+    def _add_all(self, batch: Sequence[_NewFile]) -> None:
+        with self._ledger.held(_LOCK_SECONDS) as book:
+            for new in batch:
+                if self._fits(book, len(new.data)) and new.begin(self._folder):
+                    book.used_bytes += _charge_bytes(len(new.data))
+        begun = [new for new in batch if new.descriptor >= 0]
+        for new in begun:
+            new.write()
+        if begun:
+            with self._ledger.held(_LOCK_SECONDS) as book:
+                for new in begun:
+                    if not new.finish(self._folder):
+                        book.used_bytes -= _charge_bytes(len(new.data))
 
     def names(self, shard: str) -> list[str]:
         """Return the names of all files of a shard."""
@@ -138,19 +138,23 @@ class ScannedFiles:
         except OSError:
             return []
 
-    def read(self, shard: str, name: str, first_byte: int, end_byte: int) -> bytes | None:
-        """Return bytes of a file; None if it is gone."""
+    def read_into(self, buffer: memoryview, shard: str, name: str, first_byte: int) -> bool:
+        """Fill a buffer with the bytes of a file from ``first_byte`` on; return False if they are gone."""
         try:
             descriptor = os.open(f"{_SHARDS}/{shard}/{name}", _READ_FLAGS, dir_fd=self._folder)
         except OSError:
-            return None
+            return False
         try:
-            data = read_fully(descriptor, first_byte, end_byte)
+            num_read = 0
+            while num_read < len(buffer):
+                if not (num_more := os.preadv(descriptor, [buffer[num_read:]], first_byte + num_read)):
+                    return False
+                num_read += num_more
         except OSError:
-            return None
+            return False
         finally:
             os.close(descriptor)
-        return data if len(data) == end_byte - first_byte else None
+        return True
 
     def remove(self, shard: str, names: Iterable[str]) -> None:
         """Remove files of a shard. Raises `OSError`."""
@@ -159,19 +163,24 @@ class ScannedFiles:
                 with contextlib.suppress(FileNotFoundError):
                     book.used_bytes -= _removed_bytes(self._folder, f"{_SHARDS}/{shard}/{name}")
 
-    def drop(self, shard: str) -> None:
-        """Remove the files of a shard, and half-written files of killed processes. Raises `OSError`."""
-        path = f"{_SHARDS}/{shard}"
-        while True:
+    def drop(self, shards: Sequence[str]) -> None:
+        """Remove the files of some shards, and half-written files of killed processes. Raises `OSError`."""
+        left = deque(shards)
+        while left:
             with self._ledger.held(_LOCK_SECONDS) as book:
-                names = self.names(shard)
-                for name in names[:_NUM_REMOVED_AT_ONCE]:
-                    book.used_bytes -= _removed_bytes(self._folder, f"{path}/{name}")
-                if len(names) <= _NUM_REMOVED_AT_ONCE:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.rmdir(path, dir_fd=self._folder)
+                num_removed = 0
+                while left and num_removed < _NUM_REMOVED_AT_ONCE:
+                    path, names = f"{_SHARDS}/{left[0]}", self.names(left[0])
+                    some = names[: _NUM_REMOVED_AT_ONCE - num_removed]
+                    for name in some:
+                        book.used_bytes -= _removed_bytes(self._folder, f"{path}/{name}")
+                    num_removed += len(some) + 1
+                    if len(some) == len(names):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.rmdir(path, dir_fd=self._folder)
+                        left.popleft()
+                if not left:
                     self._sweep(book)
-                    return
 
     def _fits(self, book: Book, num_bytes: int) -> bool:
         """Return True if a file fits into the budget, and leaves as much of the disk free as all files take."""
@@ -203,6 +212,60 @@ class ScannedFiles:
     def _release_users(self) -> None:
         release(self._users)
         self._users = -1  # the next opened file may get this number
+
+
+@dataclass(slots=True, eq=False)
+class _NewFile:
+    """A file that a thread adds, first under a ``temporary`` name."""
+
+    target: str
+    data: memoryview
+    temporary: str = ""
+    descriptor: int = -1
+    error: OSError | None = None
+    is_added: bool = False
+    is_done: bool = False
+
+    def begin(self, folder: int) -> bool:
+        """Create the file, with the ledger held; return False if that failed.
+
+        Its lock shows that its process lives; a recount of the ledger uses its size.
+        """
+        self.temporary = f"{_FILLING}/{os.urandom(16).hex()}"
+        try:
+            descriptor = open_for_lock(self.temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, directory=folder)
+            try:
+                lock_now(descriptor)
+                os.ftruncate(descriptor, len(self.data))
+            except BaseException:
+                os.unlink(self.temporary, dir_fd=folder)
+                release(descriptor)
+                raise
+        except OSError as error:
+            self.error = error
+            return False
+        self.descriptor = descriptor
+        return True
+
+    def write(self) -> None:
+        """Write the bytes."""
+        try:
+            write_all(self.descriptor, self.data, 0)
+        except OSError as error:
+            self.error = error
+
+    def finish(self, folder: int) -> bool:
+        """Give a written file its name, or remove it, with the ledger held; return True if it takes more space now."""
+        if self.error is not None:
+            os.unlink(self.temporary, dir_fd=folder)
+            return False
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(self.target), 0o700, dir_fd=folder)
+        # Scanned twice: by two processes, or again after a failure. The same name means the same size.
+        is_new = not os.access(self.target, os.F_OK, dir_fd=folder)
+        os.rename(self.temporary, self.target, src_dir_fd=folder, dst_dir_fd=folder)
+        self.is_added = True
+        return is_new
 
 
 def _charge_bytes(num_bytes: int) -> int:

@@ -19,6 +19,11 @@ class Range(NamedTuple):
     first_byte: int
     end_byte: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes."""
+        return self.end_byte - self.first_byte
+
 
 def folder_of(path: str) -> str:
     """Return the name of a shard's folder, which all versions share: they are dropped together."""

@@ -125,8 +125,8 @@ class HeaderWalk:
 
     Each `step` takes a buffer and returns the members that begin in it. Afterwards ``position`` is the byte of the
     shard where the next buffer must begin and ``needed_bytes`` its minimum length (it may be shorter only at the end of
-    the shard); ``ended`` is True after the blocks of zeros that end an archive. ``globals_log`` lists each change of
-    the PAX records in force with its first byte.
+    the shard); ``ended`` is True after the blocks of zeros that end an archive. ``num_members`` counts the members so
+    far, and ``globals_log`` lists each change of the PAX records in force with its first byte.
 
     To walk through a part of a shard, ``position`` and ``num_bytes`` are the bytes of the shard where the part begins
     and ends, and ``in_force`` the PAX records in force at its start.
@@ -138,6 +138,7 @@ class HeaderWalk:
         self._in_force = in_force or _NO_GLOBALS
         self.needed_bytes = BLOCK_BYTES
         self.ended = False
+        self.num_members = 0
         self.globals_log: list[tuple[int, PaxGlobals]] = []
         self._newest = 0  # the header of the newest member
 
@@ -170,6 +171,20 @@ class HeaderWalk:
             kinds=blocks[:, 156],
             names=names,
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """True if no PAX records are in force."""
+        return self._in_force == _NO_GLOBALS
+
+    def passed(self, num_members: int, *, newest: int, position: int) -> None:
+        """Move to ``position``, past members that the caller has read; ``newest`` is the header of the last one."""
+        self.num_members += num_members
+        self.position, self._newest, self.needed_bytes = position, newest, BLOCK_BYTES
+
+    def has_next_in(self, buffer: Buffer) -> bool:
+        """Return True if a `step` through this buffer finds a header, or that the shard ends in the middle of one."""
+        return len(buffer) >= BLOCK_BYTES or 0 < self.num_bytes - self.position < BLOCK_BYTES
 
     def check_end(self) -> None:
         """Raise `ShardError` at the end of a shard that is empty, or whose newest member extends beyond it."""
@@ -221,6 +236,7 @@ class HeaderWalk:
             raise self._cut_short(base + position, BLOCK_BYTES)
         self.position = base + position
         self._newest = base + chain.headers[-1] if chain.headers else self._newest
+        self.num_members += len(chain.headers)
 
     def _timed_member(self, chain: _Chain, position: int, digits: bytes, stop: int) -> tuple[int, int] | None:
         """Read a plain member after a PAX header that holds nothing of interest; None if it is not that simple.

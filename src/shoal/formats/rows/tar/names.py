@@ -10,14 +10,24 @@ beside other files, such as ``train/._0.jpg``, do not either; in WebDataset they
 from __future__ import annotations
 
 import re
+from array import array
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.rows.tar.header_fields import BLOCK_BYTES
-from shoal.formats.rows.tar.headers import DEVICE_KINDS, DIRECTORY_KINDS, LINK_KINDS, REGULAR_KINDS, TarMembers
+from shoal.formats.compiled_cutting import tar_borders
+from shoal.formats.rows.tar.header_fields import BLOCK_BYTES, text
+from shoal.formats.rows.tar.headers import (
+    DEVICE_KINDS,
+    DIRECTORY_KINDS,
+    LINK_KINDS,
+    REGULAR_KINDS,
+    HeaderWalk,
+    TarMembers,
+)
+from shoal.index.shard_scan import Buffer
 
 # The exact expressions of WebDataset.
 _KEY_AND_SUFFIX = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
@@ -81,8 +91,7 @@ class Grouping:
 
     def __init__(self, *, shard: str) -> None:
         self._shard = shard
-        self._starts: list[int] = []
-        self._crcs: list[int] = []
+        self._starts, self._crcs = array("q"), array("I")
         self._begun = False
         self._key: str | None = None
         self._seen: set[str] = set()
@@ -129,10 +138,32 @@ class Grouping:
             end = base + member_end
         self._key, self._end, self._seen, self._crc_with_gap = key, end, seen, crc
 
+    def after_plain(self, window: Buffer, walk: HeaderWalk) -> Buffer:
+        """Group the plain members at the start of ``window`` and move ``walk`` past them; return the rest.
+
+        Needs the compiled module: without it, the rest is the whole window.
+        """
+        if tar_borders is None or not walk.is_plain:
+            return window
+        first_byte = walk.position
+        key = None if self._key is None else self._key.encode("utf-8", "surrogateescape")
+        seen = "".join(f"{field}\0" for field in self._seen).encode("utf-8", "surrogateescape")
+        group = (key, seen, self._end, self._crc, self._crc_with_gap, self._gap_crc, self._begun)
+        grouped = tar_borders(window, first_byte, walk.num_bytes - first_byte, group)
+        if grouped is None:
+            return window
+        num_bytes, num_members, newest, starts, crcs, key, seen, self._end, self._crc = grouped
+        walk.passed(num_members, newest=first_byte + newest, position=first_byte + num_bytes)
+        self._starts.frombytes(starts)
+        self._crcs.frombytes(crcs)
+        self._key, self._seen = text(key), set(text(seen).split("\0")[:-1])
+        self._crc_with_gap, self._gap_crc, self._begun = self._crc, 0, True
+        return memoryview(window)[num_bytes:]
+
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Return the next final borders and CRCs, for `BorderSink.add`."""
-        taken = np.array(self._starts, dtype=np.int64), np.array(self._crcs, dtype=np.uint32)
-        self._starts, self._crcs = [], []
+        taken = np.frombuffer(self._starts, dtype=np.int64), np.frombuffer(self._crcs, dtype=np.uint32)
+        self._starts, self._crcs = array("q"), array("I")
         return taken
 
     def last(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:

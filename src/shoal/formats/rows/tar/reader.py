@@ -24,7 +24,6 @@ from shoal.formats.rows.tar.headers import (
     UNKNOWN_BYTES,
     HeaderWalk,
     PaxGlobals,
-    TarMembers,
 )
 from shoal.formats.rows.tar.headers_fast_path import Sliced, SlicedShard, read_plain_sample
 from shoal.formats.rows.tar.names import Grouping, key_and_suffix
@@ -82,8 +81,10 @@ class Tar(Format):
         """
         walk = HeaderWalk(shard=shard, num_bytes=UNKNOWN_BYTES)
         grouping = Grouping(shard=shard)
-        for members in self._steps(walk, content):
-            grouping.add(members)
+        for window in self._windows(walk, content):
+            rest = grouping.after_plain(window, walk)
+            if walk.has_next_in(rest):
+                grouping.add(walk.step(rest))
             borders.add(*grouping.taken())
         borders.add(*grouping.last())
         if walk.ended:
@@ -110,24 +111,25 @@ class Tar(Format):
 
     def _keys_and_fields(self, read: ReadBytes, num_bytes: int, shard: str) -> Iterator[tuple[str, str]]:
         walk = HeaderWalk(shard=shard, num_bytes=num_bytes)
-        for members in self._steps(walk, StoredContent(read, num_bytes)):
+        for window in self._windows(walk, StoredContent(read, num_bytes)):
+            members = walk.step(window)
             for name, kind in zip(members.names, members.kinds.tolist(), strict=True):
                 parts = key_and_suffix(name) if kind in REGULAR_KINDS else None
                 if parts is not None:
                     yield parts
 
-    def _steps(self, walk: HeaderWalk, content: Content) -> Iterator[TarMembers]:
+    def _windows(self, walk: HeaderWalk, content: Content) -> Iterator[Buffer]:
+        """Yield the windows of a shard; the caller moves the walk through each."""
         window_bytes = _FIRST_WINDOW_BYTES
         while not walk.ended:
-            first = walk.position
+            first, num_members = walk.position, walk.num_members
             window = content.read(first, first + max(window_bytes, walk.needed_bytes))
             walk.num_bytes = UNKNOWN_BYTES if content.num_bytes is None else content.num_bytes
             if not len(window):
                 walk.check_end()
                 return
-            members = walk.step(window)
-            yield members
-            stride_bytes = (walk.position - first) // max(1, len(members))
+            yield window
+            stride_bytes = (walk.position - first) // max(1, walk.num_members - num_members)
             skips = stride_bytes >= self.skip_bytes
             window_bytes = _SMALL_WINDOW_BYTES if skips else min(4 * window_bytes, self.window_bytes)
 
