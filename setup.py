@@ -10,7 +10,8 @@ from setuptools import Extension, setup
 
 CUTTING = Extension(
     "shoal.formats._cutting",
-    ["src/shoal/formats/_cutting.c"],
+    ["src/shoal/formats/_cutting.c", "src/shoal/formats/_gathering.c"],
+    depends=["src/shoal/formats/_cutting.h"],
     extra_compile_args=["-g0"],  # debug information names the folder of the build, and two builds would differ
     optional=True,
     py_limited_api=True,

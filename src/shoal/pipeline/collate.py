@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.formats.compiled_cutting import transposed
 from shoal.pipeline.tensors import tensors
 
 Allocate = Callable[..., Any]
@@ -38,6 +39,8 @@ def collate(
     """
     first, column = samples[0], partial(column_of, allocate=allocate, nests=nests)
     if isinstance(first, Mapping):
+        if type(first) is dict and transposed is not None and (columns := transposed(samples)) is not None:
+            return {name: column(values) for name, values in columns.items()}
         names: Iterable[Any] = first.keys()
         if any(sample.keys() != names for sample in samples):
             if on_missing is not None:
@@ -107,6 +110,8 @@ def _by_part(column: Any, allocate: Allocate) -> Any:
     first = column[0]
     if isinstance(first, Mapping):
         names = first.keys()
+        if type(first) is dict and transposed is not None and names and (lists := transposed(column)) is not None:
+            return {name: column_of(values, allocate, nests=True) for name, values in lists.items()}
         kinds = set(map(type, column))  # usually dict alone: isinstance(value, Mapping) takes 0.3 us per value
         if not names or not all(issubclass(kind, Mapping) for kind in kinds) or any(v.keys() != names for v in column):
             return column

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.formats.rows.records import Piece
 from shoal.formats.shard_format import Records, Sample
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.cache.spilled_pieces import SpillingReaders
@@ -52,10 +53,12 @@ def most_in_run(num_samples: int, num_bytes: int, run_bytes: int = RUN_BYTES) ->
 
 
 class _Taken(NamedTuple):
-    """A unit in use: a function from number to sample, the first sample id, the bytes held, and the most in a run."""
+    """A unit in use: its `Piece`, the first sample id, a function from number to sample, the bytes held, the most in a run.
+    """
 
-    sample: Callable[[int], Sample | Damaged]
+    piece: Piece | None
     first_sample: int
+    sample: Callable[[int], Sample | Damaged]
     num_bytes: int
     most_in_run: int
 
@@ -112,7 +115,7 @@ class Fetcher:
                 self._requested[read.unit] = read, promise
 
     def runs(
-        self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
+        self, ids: list[int], units: list[int], last: list[bool], drops: Sequence[int] = ()
     ) -> Iterator[list[Sample | Damaged]]:
         """Yield the samples with these ids, in order, in lists of samples that are in memory together.
 
@@ -124,20 +127,25 @@ class Fetcher:
         for unit in drops:
             self.release(unit)
         run: list[Sample | Damaged] = []
-        for sample_id, unit, is_last in zip(ids, units, last, strict=True):
-            held = taken.get(unit)
+        at, num_samples = 0, len(ids)
+        while at < num_samples:
+            held = taken.get(units[at])
             if held is None and waits and run:
                 yield run
                 run = []
             try:
-                sample, first_sample, _, most = held or self._first_taken(unit)
-                run.append(sample(sample_id - first_sample))
+                held = held or self._first_taken(units[at])
+                most = held.most_in_run
+                piece, stop = held.piece, min(at + most - len(run), num_samples)
+                samples = [] if piece is None else piece.cut(taken, ids, units, last, at, stop)
+                run += samples or [held.sample(ids[at] - held.first_sample)]
+                at += len(samples) or 1
             except Exception:
                 if run:
                     yield run
                 raise
-            if is_last:
-                self.release(unit)
+            if last[at - 1]:
+                self.release(units[at - 1])
             if len(run) >= most:
                 yield run
                 run = []
@@ -154,12 +162,12 @@ class Fetcher:
         buffer = buffer_for(read)
         if buffer is None:
             records = self._readers.records(read, promise)
-            self._taken[unit] = _Taken(_elsewhere, read.first_sample, self._held_bytes(read), 0)
+            self._taken[unit] = _Taken(None, read.first_sample, _elsewhere, self._held_bytes(read), 0)
         else:
             records = None
             self._readers.read_into(read, promise, buffer)
             self._count(read)
-            self._taken[unit] = _Taken(_elsewhere, read.first_sample, len(buffer), 0)
+            self._taken[unit] = _Taken(None, read.first_sample, _elsewhere, len(buffer), 0)
         self.read_ahead()
         return read, records
 
@@ -184,7 +192,8 @@ class Fetcher:
             records = self._readers.records(read, promise)
         held_bytes = self._held_bytes(read)
         most = most_in_run(read.num_samples, held_bytes, self._run_bytes)
-        taken = self._taken[unit] = _Taken(records.sample, read.first_sample, held_bytes, most)
+        piece = getattr(records, "piece", None) if most > 1 else None
+        taken = self._taken[unit] = _Taken(piece, read.first_sample, records.sample, held_bytes, most)
         self.read_ahead()
         return taken
 

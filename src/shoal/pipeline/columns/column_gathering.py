@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.field_columns import Columns, Kind, Kinds
+from shoal.formats.rows.records import Piece
 from shoal.formats.shard_format import ColumnRecords, Records, Sample
 from shoal.formats.tables.arrow_columns import arrow_array
 from shoal.order.partition import Share
@@ -38,12 +39,13 @@ def _has_columns(kind: type) -> bool:
 
 
 class _Held(NamedTuple):
-    """A unit in memory: rows in a table, or ``records`` that cannot be columns (then ``table`` is -1)."""
+    """A unit in memory: rows in a table, or ``records`` that cannot be columns (then ``table`` is -1), and their piece."""
 
+    piece: Piece | None
+    first_sample: int
     table: int
     first: int
     num_rows: int
-    first_sample: int
     records: Records | SalvagedRecords | None
     num_bytes: int
 
@@ -145,13 +147,13 @@ class Gathering:
             table = self._tables[number]
             run += table.samples(span.rows(at, stop), span.firsts(at, stop) if table.has_cells else None)
             return
-        held, has_stages = self._held, len(self._sources) > 1 or bool(self._sources[0].stages)
-        for unit, sample_id in span.pairs(at, stop):
-            _, _, _, first_sample, records, _ = held[unit]
-            if has_stages or records is None:
-                run.append(self._sample(unit, sample_id))
-            else:
-                run.append(records.sample(sample_id - first_sample))
+        units, ids = span.units_and_ids(at, stop)
+        number, num_samples, has_stages = 0, len(ids), len(self._sources) > 1 or bool(self._sources[0].stages)
+        while number < num_samples:
+            piece = None if has_stages else self._held[units[number]].piece
+            samples = [] if piece is None else piece.cut(self._held, ids, units, None, number, num_samples)
+            run += samples or [self._sample(units[number], ids[number])]
+            number += len(samples) or 1
 
     def _span(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> RowLifetimes:
         span = RowLifetimes(
@@ -207,7 +209,8 @@ class Gathering:
         number, first = placed[0] if records is None else self._put(source, records, rows_in_use)
         kept = records if number < 0 else None
         first_sample, num_bytes = source.first_sample + read.first_sample, read.num_bytes
-        held = self._held[unit] = _Held(number, first, read.num_samples, first_sample, kept, num_bytes)
+        piece = getattr(kept, "piece", None)
+        held = self._held[unit] = _Held(piece, first_sample, number, first, read.num_samples, kept, num_bytes)
         self._held_rows += read.num_samples
         self._held_bytes += num_bytes
         span.lies(unit, held.table, held.first, held.first_sample)

@@ -109,9 +109,9 @@ class RowLifetimes:
         """Return the first row of the unit of each of the samples ``[begin, stop)``."""
         return self._firsts[self._codes[begin:stop]]
 
-    def pairs(self, begin: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Iterate over the unit and id of each of the samples ``[begin, stop)``."""
-        return zip(self._units[begin:stop].tolist(), self._ids[begin:stop].tolist(), strict=True)
+    def units_and_ids(self, begin: int, stop: int) -> tuple[list[int], list[int]]:
+        """Return the unit and the id of each of the samples ``[begin, stop)``."""
+        return self._units[begin:stop].tolist(), self._ids[begin:stop].tolist()
 
 
 def _most_at_once(
