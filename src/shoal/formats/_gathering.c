@@ -265,60 +265,78 @@ values_of_rows(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
 #define BRING(address) (void)(address)
 #endif
 
-/* Copy rows of `size` bytes; the first lines of a row are brought while the rows before it are copied, since a
- * processor's own prefetching ends at each page. */
+/* Where the rows of a column lie: `size` bytes each, `stride` bytes apart. */
+typedef struct {
+    const char *first;
+    Py_ssize_t size, stride, num_rows;
+} Column;
+
+/* Copy rows to one place. The first lines of a row are brought while the rows before it are copied, since a processor's
+ * own prefetching ends at each page. */
 static void
-copy_rows(char *to, const char *from, Py_ssize_t size, const Py_buffer *rows, Py_ssize_t count)
+copy_rows(char *to, const Column *column, const Py_buffer *rows, Py_ssize_t count)
 {
-    Py_ssize_t ahead = size < LINES_AHEAD * LINE ? size : LINES_AHEAD * LINE;
+    Py_ssize_t size = column->size, ahead = size < LINES_AHEAD * LINE ? size : LINES_AHEAD * LINE;
     for (Py_ssize_t i = 0; i < count; i++, to += size) {
         if (i + ROWS_AHEAD < count) {
-            const char *later = from + number_at(rows, i + ROWS_AHEAD) * size;
+            const char *later = column->first + number_at(rows, i + ROWS_AHEAD) * column->stride;
             for (Py_ssize_t at = 0; at < ahead; at += LINE)
                 BRING(later + at);
         }
-        memcpy(to, from + number_at(rows, i) * size, (size_t)size);
+        memcpy(to, column->first + number_at(rows, i) * column->stride, (size_t)size);
     }
 }
 
-/* take_rows(source, rows, out): True, or None if a row does not exist or the sizes differ */
+/* Whether all rows are in the column, and fill the output exactly. */
+static int
+are_there(const Column *column, const Py_buffer *rows, Py_ssize_t count, const Py_buffer *out)
+{
+    if (out->len != count * column->size)
+        return 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (number_at(rows, i) < 0 || number_at(rows, i) >= column->num_rows)
+            return 0;
+    return 1;
+}
+
+/* take_rows(source, first, stride, rows, out) */
 static PyObject *
 take_rows(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
 {
     (void)module;
+    if (num_args != 5) {
+        PyErr_SetString(PyExc_TypeError, "take_rows(source, first, stride, rows, out)");
+        return NULL;
+    }
+    Py_ssize_t first = as_place(args[1]), stride = PyErr_Occurred() ? 0 : as_place(args[2]);
     Py_buffer source, rows, out;
-    if (num_args != 3) {
-        PyErr_SetString(PyExc_TypeError, "take_rows(source, rows, out)");
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &source, PyBUF_ND))
+        return NULL;
+    if (!numbers_in(args[3], &rows, 8)) {
+        PyBuffer_Release(&source);
         return NULL;
     }
-    if (!numbers_in(args[1], &rows, 8))
-        return NULL;
-    if (PyObject_GetBuffer(args[0], &source, PyBUF_ND)) {
-        PyBuffer_Release(&rows);
-        return NULL;
-    }
-    if (PyObject_GetBuffer(args[2], &out, PyBUF_ND | PyBUF_WRITABLE)) {
+    if (PyObject_GetBuffer(args[4], &out, PyBUF_ND | PyBUF_WRITABLE)) {
         PyBuffer_Release(&source);
         PyBuffer_Release(&rows);
         return NULL;
     }
-    Py_ssize_t count = rows.len / 8, num_rows = source.ndim ? source.shape[0] : 0, size = 0;
-    int whole = num_rows > 0 && out.ndim > 0 && out.shape[0] == count && source.len % num_rows == 0;
-    if (whole) {
-        size = source.len / num_rows;
-        whole = out.len == count * size;
+    Py_ssize_t count = rows.len / 8, size = count ? out.len / count : 0;
+    int is_whole = first >= 0 && stride > 0 && size <= stride && source.len - first >= size;
+    Column column = {(const char *)source.buf + first, size, stride, 0};
+    if (is_whole) {
+        column.num_rows = (source.len - first - size) / stride + 1;
+        is_whole = are_there(&column, &rows, count, &out);
     }
-    for (Py_ssize_t i = 0; whole && i < count; i++)
-        whole = number_at(&rows, i) >= 0 && number_at(&rows, i) < num_rows;
-    if (whole) {
+    if (is_whole) {
         Py_BEGIN_ALLOW_THREADS
-        copy_rows(out.buf, source.buf, size, &rows, count);
+        copy_rows(out.buf, &column, &rows, count);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&source);
     PyBuffer_Release(&rows);
     PyBuffer_Release(&out);
-    return PyBool_FromLong(whole);
+    return PyBool_FromLong(is_whole);
 }
 
 PyMethodDef gathering_methods[] = {
@@ -327,6 +345,6 @@ PyMethodDef gathering_methods[] = {
     {"values_of_rows", (PyCFunction)(void (*)(void))values_of_rows, METH_FASTCALL,
      "Return the bytes or texts of rows; a unit is (offsets, data), and `which` numbers the unit of each row."},
     {"take_rows", (PyCFunction)(void (*)(void))take_rows, METH_FASTCALL,
-     "Copy rows of one array to another, without the lock of the interpreter; False if a row does not exist."},
+     "Copy rows from `first` on, `stride` bytes apart, without the interpreter's lock; False if one does not exist."},
     {NULL, NULL, 0, NULL},
 };

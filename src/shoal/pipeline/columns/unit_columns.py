@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.formats.compiled_cutting import take_rows
 from shoal.formats.field_columns import Columns, Kinds, as_samples, values_of
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells
@@ -60,15 +61,14 @@ class Table:
         """True if the table stores unparsed records of this layout."""
         return self._layout is not None and bool(self._layout == layout)
 
-    def place(self, num_rows: int) -> tuple[int, memoryview]:
-        """Reserve rows for this many records; return the number of the first, and the memory for their bytes."""
-        first = self._room_for(num_rows)
+    def memory(self, first: int, num_rows: int) -> memoryview:
+        """Return the memory for the bytes of unparsed records in reserved rows; `reserve` may move it."""
         size = self._layout.itemsize
-        return first, self._bytes[first * size : (first + num_rows) * size]
+        return self._bytes[first * size : (first + num_rows) * size]
 
     def put(self, columns: Columns, num_rows: int) -> int:
         """Store these rows; return the number of the first."""
-        first = self._room_for(num_rows)
+        first = self.reserve(num_rows)
         parts = zip(self.arrays, self.cells, columns.arrays, self.as_lists, strict=True)
         for array, cells, values, as_list in parts:
             if array is None:
@@ -78,7 +78,7 @@ class Table:
         return first
 
     def drop(self, first: int, num_rows: int) -> None:
-        """Free rows that were stored by `put`."""
+        """Free rows that were reserved, or stored by `put`."""
         self._free.setdefault(num_rows, []).append(first)
         if self.has_cells:
             for cells in self.cells:
@@ -111,7 +111,15 @@ class Table:
                 ])  # fmt: skip
         return as_samples([name for name, _ in self.kinds], columns)
 
-    def _room_for(self, num_rows: int) -> int:
+    def place_of(self, number: int) -> tuple[Any, int, int]:
+        """Return the memory of a column, the byte where its first row begins, and the bytes from row to row."""
+        array = self.arrays[number]
+        if self._layout is None:
+            return array.view(np.uint8), 0, array.strides[0]
+        return self._bytes, self._layout.fields[self.kinds[number][0]][1], self._layout.itemsize
+
+    def reserve(self, num_rows: int) -> int:
+        """Reserve rows; return the number of the first."""
         if fitting := self._free.get(num_rows):
             return fitting.pop()
         if self._end + num_rows > self._capacity:
@@ -180,6 +188,10 @@ class Rows:
 
     def _take(self, number: int, at: int, rows: NDArray[np.int64]) -> None:
         source, target = self.table.arrays[number], self._arrays[number]
+        if take_rows is not None and target.itemsize and rows.flags.c_contiguous:
+            part = target[at : at + len(rows)]
+            if part.flags.c_contiguous and take_rows(*self.table.place_of(number), rows, part.view(np.uint8)):
+                return
         if source.flags.c_contiguous:
             # mode="clip", since with mode="raise" numpy writes to a buffer first; the caller knows the rows exist.
             source.take(rows, axis=0, out=target[at : at + len(rows)], mode="clip")
