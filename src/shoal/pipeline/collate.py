@@ -53,6 +53,21 @@ def collate(
     return column(list(samples))
 
 
+def collate_columns(columns: Any, allocate: Allocate = np.empty, *, nests: bool = False) -> Any:
+    """Collate columns by field, or a tuple of columns, as `collate` does their samples; arrays stay as they are.
+
+    >>> collate_columns({"x": [1, 2], "s": [b"a", b"b"]})
+    {'x': array([1, 2]), 's': [b'a', b'b']}
+    """
+
+    def column(values: Any) -> Any:
+        return column_of(values, allocate, nests=nests) if isinstance(values, list) else values
+
+    if isinstance(columns, tuple):
+        return tuple(map(column, columns))
+    return {name: column(values) for name, values in columns.items()}
+
+
 def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
     """Turn lists of dicts or tuples in a batch of `collate` into dicts or tuples of columns, however deep.
 

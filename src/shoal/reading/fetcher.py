@@ -29,6 +29,7 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import UnitRead, UnitReaders, Units
 from shoal.stats.counters import Counters
+from shoal.stats.run_events import IGNORED
 
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
 _NO_UNITS = np.zeros(0, dtype=np.int64)
@@ -161,7 +162,7 @@ class Fetcher:
     def due(self, units: list[int]) -> list[Due]:
         """Return the read of the first unit, which is needed now, and of others that are best read together with it."""
         due = [self._due(units[0])]
-        if self._reads_together:
+        if self._reads_together and self._counters.events is IGNORED:  # a trace shows each read
             for unit in units[1:]:
                 if (requested := self._requested.pop(unit, None)) is None:
                     break
