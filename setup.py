@@ -10,8 +10,8 @@ from setuptools import Extension, setup
 
 CUTTING = Extension(
     "shoal.formats._cutting",
-    ["src/shoal/formats/_cutting.c", "src/shoal/formats/_tar_scanning.c"],
-    depends=["src/shoal/formats/_tar_headers.h"],
+    ["src/shoal/formats/_cutting.c", "src/shoal/formats/_gathering.c", "src/shoal/formats/_tar_scanning.c"],
+    depends=["src/shoal/formats/_cutting.h", "src/shoal/formats/_tar_headers.h"],
     extra_compile_args=["-g0"],  # debug information names the folder of the build, and two builds would differ
     optional=True,
     py_limited_api=True,

@@ -71,7 +71,7 @@ def test_samples_of_mds_are_those_of_the_decoder(made: tuple[dict[str, str], lis
     for number in range(len(rows)):
         start, end = starts[number : number + 2]
         for held in (data, memoryview(data), bytearray(data)):
-            found, wanted = cut(held, start, end), decode(data[start:end])
+            found, wanted = cut.one(held, start, end), decode(data[start:end])
             assert found is not None
             assert {n: as_plain(v) for n, v in found.items()} == {n: as_plain(v) for n, v in wanted.items()}
             assert [*found] == sorted(columns)
@@ -95,7 +95,7 @@ def test_damaged_samples_are_left_to_the_decoder(
     known = Mds()._columns(scan.head, "s")
     cut = _cutter(known)
     assert cut is not None
-    found = cut(bytes(damaged), 0, len(damaged))
+    found = cut.one(bytes(damaged), 0, len(damaged))
     alone = CutRecords(bytes(damaged), [0, len(damaged)], Span("s", 0, 1), decode=_decoder(known), crcs=lambda: None)  # type: ignore[arg-type, return-value]
     try:
         wanted = alone.sample(0)
@@ -184,7 +184,7 @@ def test_nothing_is_kept_of_what_was_cut() -> None:
             tar_sample(tar, int(starts[0]), int(starts[1]))
             tar_sample(tar, 0, 700)  # refused half-way
             tar_front({}, tar[:600], 5, 5 + int(starts[1]))  # the first payload is not there
-            cut(mds, len(mds) - 230, len(mds))
+            cut.one(mds, len(mds) - 230, len(mds))
             plain_example(example, bytes, bytes)
             plain_example(example[:-1], bytes, bytes)
 

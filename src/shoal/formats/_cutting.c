@@ -7,11 +7,7 @@
  *
  * Limited API: one wheel of a platform serves each Python from 3.11 on.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "_cutting.h"
 
 #include "_tar_headers.h"
 
@@ -33,13 +29,12 @@ typedef struct {
     Suffix suffixes[MOST_SUFFIXES];
 } State;
 
-/* The result if it is whole (1), else None: also after an error (-1), which the twin meets again and explains. */
-static PyObject *
-whole_or_none(PyObject *sample, int whole)
+PyObject *
+whole_or_none(PyObject *result, int whole)
 {
     if (whole > 0)
-        return sample;
-    Py_XDECREF(sample);
+        return result;
+    Py_XDECREF(result);
     if (whole < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return NULL; /* an interrupt */
@@ -48,8 +43,7 @@ whole_or_none(PyObject *sample, int whole)
     Py_RETURN_NONE;
 }
 
-/* An index of Python; -1 with an error if it is none. */
-static Py_ssize_t
+Py_ssize_t
 as_place(PyObject *number)
 {
     return PyNumber_AsSsize_t(number, PyExc_OverflowError);
@@ -188,6 +182,14 @@ add_members(
     return *at == end;
 }
 
+static int
+fill_tar_sample(const void *how, PyObject *sample, const char *data, Py_ssize_t start, Py_ssize_t end)
+{
+    State *state = *(State *const *)how;
+    int whole = add_members(state, sample, data, end, &start, end, 0);
+    return whole > 0 && PyDict_Size(sample) == 0 ? 0 : whole;
+}
+
 /* tar_sample(data, start, end) */
 static PyObject *
 tar_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
@@ -205,8 +207,15 @@ tar_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
     if (sample == NULL)
         return NULL;
     State *state = PyModule_GetState(module);
-    int whole = add_members(state, sample, PyBytes_AsString(args[0]), end, &start, end, 0);
-    return whole_or_none(sample, whole > 0 && PyDict_Size(sample) == 0 ? 0 : whole);
+    return whole_or_none(sample, fill_tar_sample(&state, sample, PyBytes_AsString(args[0]), start, end));
+}
+
+/* tar_samples(held, ids, units, last, at, stop) */
+static PyObject *
+tar_samples(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    State *state = PyModule_GetState(module);
+    return cut_next(args, num_args, fill_tar_sample, &state);
 }
 
 /* tar_front(sample, data, position, end) */
@@ -329,6 +338,32 @@ mds_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
     return whole_or_none(sample, whole);
 }
 
+/* The columns of a shard, and how many of them have a size in each sample. */
+typedef struct {
+    PyObject *columns;
+    Py_ssize_t num_sizes;
+} Described;
+
+static int
+fill_mds_sample(const void *how, PyObject *sample, const char *data, Py_ssize_t start, Py_ssize_t end)
+{
+    const Described *described = how;
+    return add_columns(sample, described->columns, described->num_sizes, data, start, end);
+}
+
+/* mds_samples(columns, num_sizes, held, ids, units, last, at, stop) */
+static PyObject *
+mds_samples(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    (void)module;
+    if (num_args < 2) {
+        PyErr_SetString(PyExc_TypeError, "mds_samples(columns, num_sizes, ...)");
+        return NULL;
+    }
+    Described described = {args[0], as_place(args[1])};
+    return PyErr_Occurred() ? NULL : cut_next(args + 2, num_args - 2, fill_mds_sample, &described);
+}
+
 /* Read a number of seven bits a byte, lowest first, and move `at` behind it; 0 if it does not end before `end`. */
 static int
 varint(const unsigned char *data, Py_ssize_t *at, Py_ssize_t end, uint64_t *value)
@@ -446,6 +481,10 @@ static PyMethodDef methods[] = {
      "Follow plain members from the start of a buffer; return where samples begin, and how the grouping goes on."},
     {"mds_sample", (PyCFunction)(void (*)(void))mds_sample, METH_FASTCALL,
      "Return the sample in data[start:end], bytes of an MDS shard; columns are (name, size or -1, kind)."},
+    {"tar_samples", (PyCFunction)(void (*)(void))tar_samples, METH_FASTCALL,
+     "Return the next samples of some pieces of tars, as `tar_sample` cuts them."},
+    {"mds_samples", (PyCFunction)(void (*)(void))mds_samples, METH_FASTCALL,
+     "Return the next samples of some pieces of MDS shards, as `mds_sample` cuts them."},
     {"plain_example", (PyCFunction)(void (*)(void))plain_example, METH_FASTCALL,
      "Return the features of a tf.train.Example; two functions make arrays of the bytes of its float32 and int64."},
     {NULL, NULL, 0, NULL},
@@ -457,7 +496,7 @@ exec_module(PyObject *module)
     State *state = PyModule_GetState(module);
     state->key = PyUnicode_InternFromString("__key__");
     state->num_suffixes = 0;
-    return state->key == NULL ? -1 : 0;
+    return state->key == NULL ? -1 : PyModule_AddFunctions(module, gathering_methods);
 }
 
 static void

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.formats.compiled_cutting import transposed
 from shoal.pipeline.tensors import tensors
 
 Allocate = Callable[..., Any]
@@ -38,6 +39,8 @@ def collate(
     """
     first, column = samples[0], partial(column_of, allocate=allocate, nests=nests)
     if isinstance(first, Mapping):
+        if type(first) is dict and transposed is not None and (columns := transposed(samples)) is not None:
+            return {name: column(values) for name, values in columns.items()}
         names: Iterable[Any] = first.keys()
         if any(sample.keys() != names for sample in samples):
             if on_missing is not None:
@@ -48,6 +51,21 @@ def collate(
     if isinstance(first, tuple) and _are_alike(samples):
         return _tuple_of(first, [column(list(values)) for values in zip(*samples, strict=True)])
     return column(list(samples))
+
+
+def collate_columns(columns: Any, allocate: Allocate = np.empty, *, nests: bool = False) -> Any:
+    """Collate columns by field, or a tuple of columns, as `collate` does their samples; arrays stay as they are.
+
+    >>> collate_columns({"x": [1, 2], "s": [b"a", b"b"]})
+    {'x': array([1, 2]), 's': [b'a', b'b']}
+    """
+
+    def column(values: Any) -> Any:
+        return column_of(values, allocate, nests=nests) if isinstance(values, list) else values
+
+    if isinstance(columns, tuple):
+        return tuple(map(column, columns))
+    return {name: column(values) for name, values in columns.items()}
 
 
 def nested(batch: Any, allocate: Allocate = np.empty) -> Any:
@@ -107,6 +125,8 @@ def _by_part(column: Any, allocate: Allocate) -> Any:
     first = column[0]
     if isinstance(first, Mapping):
         names = first.keys()
+        if type(first) is dict and transposed is not None and names and (lists := transposed(column)) is not None:
+            return {name: column_of(values, allocate, nests=True) for name, values in lists.items()}
         kinds = set(map(type, column))  # usually dict alone: isinstance(value, Mapping) takes 0.3 us per value
         if not names or not all(issubclass(kind, Mapping) for kind in kinds) or any(v.keys() != names for v in column):
             return column

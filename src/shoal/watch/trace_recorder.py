@@ -168,18 +168,22 @@ def _timed(stage: T, recorder: TraceRecorder) -> T:
     """Return a copy of a stage whose class is a subclass of its class, since some code asks for classes of stages."""
     kind: Any = type(stage)
     name = repr(stage)[:_MOST_NAME]
-    inner = kind.__call__
 
-    def call(self: Any, sample: Any, sample_id: Any) -> Any:
-        began = time.perf_counter()
-        result = inner(self, sample, sample_id)
-        recorder.called(name, began, time.perf_counter())
-        return result
+    def recorded(inner: Any) -> Any:
+        def call(self: Any, samples: Any, sample_ids: Any) -> Any:
+            if recorder.is_over:
+                return inner(self, samples, sample_ids)
+            began = time.perf_counter()
+            result = inner(self, samples, sample_ids)
+            recorder.called(name, began, time.perf_counter())
+            return result
 
-    def plain(self: Any, sample: Any, sample_id: Any) -> Any:
-        return inner(self, sample, sample_id) if recorder.is_over else call(self, sample, sample_id)
+        return call
 
     timed = copy.copy(stage)
-    namespace = {"__slots__": (), "__call__": plain, "__doc__": kind.__doc__, "__repr__": lambda _: repr(stage)}
+    namespace = {"__slots__": (), "__doc__": kind.__doc__, "__repr__": lambda _: repr(stage)}
+    # Other stages process columns by `__call__`.
+    namespace |= {method: recorded(vars(kind)[method]) for method in ("__call__", "on_columns") if method in vars(kind)}
+    namespace.setdefault("__call__", recorded(kind.__call__))
     object.__setattr__(timed, "__class__", type(kind)(kind.__name__, (kind,), namespace))
     return timed

@@ -7,7 +7,8 @@ hands out samples by number and adds positions to errors.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,35 @@ class BadRecordError(ValueError):
 DecodeRecord = Callable[[bytes], Sample]
 """A function that decodes the bytes of one sample, which owns its data; raises `BadRecordError` for invalid bytes."""
 
-CutRecord = Callable[[Buffer, int, int], Sample | None]
-"""A function that decodes the sample in ``data[start:end]``, or returns None for an unusual or invalid one."""
+
+class Cut(NamedTuple):
+    """Two functions that decode samples where they lie, or return None for an unusual or invalid sample.
+
+    ``one`` decodes the sample in ``data[start:end]``, and ``many`` is the ``cut`` of a `Piece`.
+    """
+
+    one: Callable[[Buffer, int, int], Sample | None]
+    many: CutMany
+
+
+class Piece(NamedTuple):
+    """The bytes of some samples and their borders, for ``cut``, which cuts samples out of several pieces in one call.
+
+    ``cut(held, ids, units, last, at, stop)`` returns the next samples of ``[at, stop)``: sample ``i`` has the id
+    ``ids[i]`` and lies in ``held[units[i]]``, a tuple that begins with its piece and the id of the piece's first
+    sample. The list ends after a sample where ``last`` is True (None: nowhere), and before a sample whose piece is
+    missing or has another ``cut``, or that is unusual or invalid.
+    """
+
+    cut: CutMany
+    data: Buffer
+    starts: Sequence[int]
+
+
+CutMany = Callable[
+    [Mapping[int, tuple[Any, ...]], list[int], list[int], list[bool] | None, int, int],
+    list[Sample],
+]
 
 
 def borders_in(
@@ -84,8 +112,8 @@ class CutRecords:
     r"""Some consecutive samples, handed out by number; each is decoded on request.
 
     ``starts`` are their borders in ``buffer``, shape (len + 1,); ``crcs`` returns the layout CRCs, and ``columns``, if
-    given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes a sample where it lies,
-    or returns None to leave it to ``decode``.
+    given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes samples where they lie,
+    or returns None to leave them to ``decode``.
 
     Examples
     --------
@@ -106,7 +134,7 @@ class CutRecords:
         decode: DecodeRecord,
         crcs: Callable[[], NDArray[np.uint32]],
         columns: Callable[[], Columns | None] | None = None,
-        cut: CutRecord | None = None,
+        cut: Cut | None = None,
     ) -> None:
         self._view, self.starts = buffer if type(buffer) is bytes else memoryview(buffer), starts
         self._shard, self._first_byte = span.shard, span.first_byte
@@ -123,13 +151,18 @@ class CutRecords:
         """Return the fields of all samples as arrays, if the format provides them."""
         return None if self._columns is None else self._columns()
 
+    @property
+    def piece(self) -> Piece | None:
+        """The bytes and borders of the samples, if samples can be cut together with those of other records."""
+        return None if self._cut is None else Piece(self._cut.many, self._view, self.starts)
+
     def sample(self, number: int) -> Sample:
         """Decode sample ``number``; O(its bytes).
 
         Raises `ShardError` if the bytes are invalid; the error has the position in the shard.
         """
         start, end = self.starts[number], self.starts[number + 1]
-        if self._cut is not None and (sample := self._cut(self._view, start, end)) is not None:
+        if self._cut is not None and (sample := self._cut.one(self._view, start, end)) is not None:
             return sample
         try:
             return self._decode(bytes(self._view[start:end]))

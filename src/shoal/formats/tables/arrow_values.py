@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shoal.formats.compiled_cutting import values_of_rows
 from shoal.formats.field_columns import Kind, is_python_type, value_of
 from shoal.formats.tables.arrow_columns import arrow_array, list_widths, numbers_of, offsets_of, rows_of_shape
 from shoal.formats.tables.arrow_types import (
@@ -102,6 +104,39 @@ def _in_microseconds(kind: Any) -> Any:
     return pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
 
 
+class BinaryRows(NamedTuple):
+    """The texts or bytes of a column without nulls; called with a row, it returns the value.
+
+    ``offsets`` have where each row begins in ``data``, and where the last one ends; a compiled function reads both.
+    """
+
+    offsets: memoryview
+    data: memoryview
+    is_text: bool
+
+    def __call__(self, row: int) -> str | bytes:
+        value = self.data[self.offsets[row] : self.offsets[row + 1]]
+        return str(value, "utf-8") if self.is_text else bytes(value)
+
+
+def gathered_values(
+    getters: list[Callable[[int], Any]], which: NDArray[np.int64], rows: NDArray[np.int64]
+) -> list[Any]:
+    """Return row ``rows[i]`` of getter ``which[i]``, for each i; getters are those of `getter_of`, of one type.
+
+    >>> import pyarrow as pa
+    >>> columns = [getter_of(pa.array(["a", "b"])), getter_of(pa.array(["c"]))]
+    >>> gathered_values(columns, np.array([1, 0]), np.array([0, 1]))
+    ['c', 'b']
+    """
+    first = getters[0]
+    if values_of_rows is not None and type(first) is BinaryRows and all(type(each) is BinaryRows for each in getters):
+        values: list[Any] | None = values_of_rows(getters, which, rows, first.is_text)
+        if values is not None:
+            return values
+    return [getters[number](row) for number, row in zip(which.tolist(), rows.tolist(), strict=True)]
+
+
 def getter_of(array: Any) -> Callable[[int], Any]:
     """Return a function from a row number to the value of a sample.
 
@@ -120,10 +155,7 @@ def getter_of(array: Any) -> Callable[[int], Any]:
             return lambda row: array[row].as_py()
         return lambda row: None if (value := array[row].as_py()) is None else dtype.type(value)
     if is_binary(kind) and not (is_chunked or array.null_count):
-        ends, data = offsets_of(array).data, memoryview(array.buffers()[2] or b"")
-        if is_text(kind):
-            return lambda row: str(data[ends[row] : ends[row + 1]], "utf-8")
-        return lambda row: bytes(data[ends[row] : ends[row + 1]])
+        return BinaryRows(offsets_of(array).data, memoryview(array.buffers()[2] or b""), is_text(kind))
     if shape := array_shape(kind):
         tensors = None if is_chunked else rows_of_shape(array, shape)
         if tensors is None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from shoal.formats.field_columns import Columns, Kind, Kinds, Record
-from shoal.formats.shard_format import Records
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import SelectColumns, ToTuple
 from shoal.pipeline.stages.stage import Stage
-from shoal.reading.checks.damaged_samples import SalvagedRecords
-from shoal.reading.fetcher import Fetcher
-from shoal.reading.schedule.units import UnitRead
+from shoal.reading.fetcher import Due, Fetcher
 
 
 def gathers(stages: Sequence[Stage]) -> bool:
@@ -52,11 +50,10 @@ class ColumnSource:
         """Mean number of samples in a unit."""
         return self.fetch.opened.index.num_samples / max(1, self.num_units)
 
-    def take(
-        self, unit: int, place: Callable[[UnitRead], memoryview | None]
-    ) -> tuple[UnitRead, Records | SalvagedRecords | None]:
-        """Take a unit into use, as `Fetcher.take` does."""
-        return self.fetch.take(unit - self.first_unit, place)
+    def due(self, units: list[int]) -> list[Due]:
+        """Return the reads of the first units to take, as `Fetcher.due` does; ``units`` may end in other datasets."""
+        first, end = self.first_unit, self.first_unit + self.num_units
+        return self.fetch.due([unit - first for unit in itertools.takewhile(lambda unit: first <= unit < end, units)])
 
     def release(self, unit: int) -> None:
         """Release a unit that was taken."""

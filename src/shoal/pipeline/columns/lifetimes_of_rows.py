@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -43,8 +44,8 @@ class RowLifetimes:
         self._departures = iter(zip(departed.tolist(), units[departed].tolist(), strict=True))
         self._next_departure = next(self._departures, None)
         arrived = self._first_uses(codes, num_codes, held)
-        self._arrivals = iter(zip(arrived.tolist(), units[arrived].tolist(), strict=True))
-        self._next = next(self._arrivals, None)
+        self._first_use, self._arriving = arrived.tolist(), units[arrived].tolist()
+        self._num_arrived = 0
         rows = (rows_of(units[arrived]), rows_of(units[departed]))
         self.most_rows = sum(held.values()) + _most_at_once(arrived, departed, *rows)
 
@@ -64,20 +65,18 @@ class RowLifetimes:
         code = int(np.searchsorted(self._distinct, unit))
         return code if code < len(self._distinct) and self._distinct[code] == unit else None
 
-    def arrivals(self, stop: int) -> Iterator[int]:
-        """Yield the distinct units that samples before ``stop`` use first, in order."""
-        while self._next is not None and self._next[0] < stop:
-            unit = self._next[1]
-            self._next = next(self._arrivals, None)
-            yield unit
+    def arrivals(self, stop: int) -> list[int]:
+        """Return the distinct units that samples before ``stop`` use first, in order, without those that `arrived`."""
+        return self._arriving[self._num_arrived : bisect_left(self._first_use, stop, lo=self._num_arrived)]
 
-    def arrival(self, stop: int) -> tuple[int, int] | None:
-        """Return the next sample before ``stop`` that first uses a unit, and the unit; None if there is none."""
-        return self._next if self._next is not None and self._next[0] < stop else None
+    @property
+    def next_arrival(self) -> int:
+        """The sample that uses the first of `arrivals` first."""
+        return self._first_use[self._num_arrived]
 
-    def arrived(self) -> None:
-        """Drop the arrival that `arrival` returned."""
-        self._next = next(self._arrivals, None)
+    def arrived(self, num_units: int) -> None:
+        """Drop the first of `arrivals`."""
+        self._num_arrived += num_units
 
     def departures(self, stop: int) -> Iterator[int]:
         """Yield the distinct units with a last use before ``stop``."""
@@ -109,9 +108,9 @@ class RowLifetimes:
         """Return the first row of the unit of each of the samples ``[begin, stop)``."""
         return self._firsts[self._codes[begin:stop]]
 
-    def pairs(self, begin: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Iterate over the unit and id of each of the samples ``[begin, stop)``."""
-        return zip(self._units[begin:stop].tolist(), self._ids[begin:stop].tolist(), strict=True)
+    def units_and_ids(self, begin: int, stop: int) -> tuple[list[int], list[int]]:
+        """Return the unit and the id of each of the samples ``[begin, stop)``."""
+        return self._units[begin:stop].tolist(), self._ids[begin:stop].tolist()
 
 
 def _most_at_once(

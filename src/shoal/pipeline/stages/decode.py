@@ -121,6 +121,22 @@ class Decode(Stage):
                 raise
         return decoded
 
+    def on_columns(self, columns: Any, sample_ids: Any) -> Any:
+        """Return the columns with decoded fields; an error does not name its sample, nor its field."""
+        if self._of_features:
+            raise NotImplementedError("features decode values that are not bytes")
+        fields = fields_of(columns, "decode()")
+        names, decoded = tuple(fields), dict(fields)
+        for name, decoder in self._by_names.get(names) or self._decoders_of(names):
+            if isinstance(values := decoded[name], list):
+                decoded[name] = [
+                    decoder(value if type(value) is bytes else bytes(value))
+                    if isinstance(value, bytes | memoryview)
+                    else value
+                    for value in values
+                ]
+        return decoded
+
     def _decoders_of(self, names: tuple[Any, ...]) -> tuple[tuple[str, Decoder], ...]:
         """Return the decoded fields of samples with these fields, each with its decoder; cached."""
         known = (name for name in names if isinstance(name, str))

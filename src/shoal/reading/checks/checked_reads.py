@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.field_columns import Columns
+from shoal.formats.rows.records import Piece
 from shoal.formats.shard_format import ColumnRecords, Records, Sample, Span
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
@@ -186,6 +187,11 @@ class _ReadAgain:
     def layout_crcs(self) -> NDArray[np.uint32]:
         """Return the layout checksums of the latest read."""
         return self._records.layout_crcs()
+
+    @property
+    def piece(self) -> Piece | None:
+        """The piece of the records as first read, if they have one; bytes that it refuses are read again here."""
+        return getattr(self._records, "piece", None)
 
     def sample(self, number: int) -> Sample:
         """Return sample ``number``."""

@@ -104,34 +104,71 @@ class LocalReaders:
         """Read a unit, and parse its samples."""
         began = self._counters.wait_begins()
         self._memory.use(read.num_bytes)
-        data = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
-        self._count(began, len(data))
-        return self._opened.format.parse(data, span_of(self._opened.index, read))
+        data = self._bytes_of(read)
+        self._count(began, len(data), 1)
+        return self._parsed(read, data)
 
     def read_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:  # noqa: ARG002
         """Read the bytes of a unit into a buffer, without a copy unless they are verified or cached."""
         began = self._counters.wait_begins()
         self._memory.use(read.num_bytes)
-        if not self._reads_in_place:
-            buffer[:] = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
-        else:
-            try:
-                # Readers of a `LocalStore` have `fill`.
-                self._shards[read.shard].reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]
-            except Exception as error:
-                path = self._opened.paths[read.shard]
-                error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
-                raise
-        self._count(began, len(buffer))
+        self._fill(read, buffer)
+        self._count(began, len(buffer), 1)
 
-    def _count(self, began: float, num_bytes: int) -> None:
+    def read_all(self, reads: Sequence[UnitRead], buffers: Sequence[memoryview | None]) -> list[Records | None]:
+        """Read units into buffers, or parse the units without one; a list of records, shorter if a later unit fails.
+
+        The units are counted together: counting a unit takes as long as reading it.
+        """
+        began = self._counters.wait_begins()
+        stored: list[bytes | None] = []
+        try:
+            for read, buffer in zip(reads, buffers, strict=True):
+                stored.append(self._bytes_of(read) if buffer is None else self._fill(read, buffer))
+        except Exception:
+            if not stored:
+                raise
+        num_bytes = sum([read.end_byte - read.first_byte for read in reads[: len(stored)]])
+        self._memory.use(num_bytes)
+        self._count(began, num_bytes, len(stored))
+        records: list[Records | None] = []
+        try:
+            for read, data in zip(reads, stored, strict=False):
+                records.append(None if data is None else self._parsed(read, data))
+        except Exception:
+            if not records:
+                raise
+            for read in reads[len(records) : len(stored)]:  # they are read again when they are due
+                self._memory.release(read.num_bytes)
+                self._memory.reserve(read.num_bytes)
+        return records
+
+    def _bytes_of(self, read: UnitRead) -> bytes:
+        return read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
+
+    def _fill(self, read: UnitRead, buffer: memoryview) -> None:
+        if not self._reads_in_place:
+            buffer[:] = self._bytes_of(read)
+            return
+        try:
+            # Readers of a `LocalStore` have `fill`.
+            self._shards[read.shard].reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]
+        except Exception as error:
+            path = self._opened.paths[read.shard]
+            error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
+            raise
+
+    def _parsed(self, read: UnitRead, data: bytes) -> Records:
+        return self._opened.format.parse(data, span_of(self._opened.index, read))
+
+    def _count(self, began: float, num_bytes: int, num_reads: int) -> None:
         counters = self._counters
         seconds = counters.waited(began, num_bytes)
-        counters.num_reads += 1
+        counters.num_reads += num_reads
         counters.read_bytes += num_bytes
-        counters.num_requests += 1
+        counters.num_requests += num_reads
         counters.requested_bytes += num_bytes
-        if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
+        if seconds > num_reads * SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
             self._advice.resume()
 
     def close(self) -> None:

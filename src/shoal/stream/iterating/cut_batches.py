@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shoal.pipeline.collate import nested
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.compiled_cutting import transposed
+from shoal.pipeline.collate import collate, collate_columns, nested
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
@@ -35,7 +39,8 @@ class CutBatches(Batcher):
 def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made from samples."""
     process, stages_of_runs, position = context.process, context.stages_of_runs, context.position
-    collated, deliver, nearest = context.pipeline.collator, context.deliverer, NearestKept(context)
+    pipeline, deliver, nearest = context.pipeline, context.deliverer, NearestKept(context)
+    collated, allocate, collates = pipeline.collator, pipeline.allocate, pipeline.collate is collate
     for span in spans:
         stored, share = context.samples(span), span.share
         ids, marks = share.ids.tolist(), share.repeated.tolist()
@@ -43,7 +48,8 @@ def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[A
             position.num_yielded = step
             samples: list[Any] = list(itertools.islice(stored, end - begin))
             repeated, num_filtered = marks[begin:end], 0
-            if process:
+            columns = _columns_of(stages_of_runs, samples, share.ids[begin:end]) if collates else None
+            if process and columns is None:
                 samples = _processed(process, stages_of_runs, samples, ids[begin:end], position)
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
@@ -52,10 +58,26 @@ def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[A
             if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
-            batch = deliver(collated(samples), repeated)
+            batch = collated(samples) if columns is None else collate_columns(columns, allocate, nests=pipeline.nests)
+            batch = deliver(batch, repeated)
             context.counters.num_filtered += num_filtered
             position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
+
+
+def _columns_of(stages: Sequence[Stage] | None, samples: list[Any], ids: NDArray[np.int64]) -> Any | None:
+    """Return the columns of samples after the stages; None if each sample must be processed by itself.
+
+    An error gives None, too: it is raised again at its sample.
+    """
+    if not stages or any(stage.own_stages for stage in stages) or transposed is None:
+        return None
+    with suppress(Exception):
+        if (columns := transposed(samples)) is not None:
+            for stage in stages:
+                columns = stage.on_columns(columns, ids)
+        return columns
+    return None
 
 
 def _processed(

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
-from shoal.formats.compiled_cutting import is_compiled, mds_sample
+from shoal.formats.compiled_cutting import is_compiled, mds_sample, mds_samples
 from shoal.formats.field_columns import Columns, Kind, Record, wanted_of
 from shoal.formats.rows.mds.encodings import (
     NoFileError,
@@ -32,7 +32,7 @@ from shoal.formats.rows.mds.encodings import (
     fixed_bytes_of,
 )
 from shoal.formats.rows.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
-from shoal.formats.rows.records import BadRecordError, CutRecord, CutRecords, borders_in
+from shoal.formats.rows.records import BadRecordError, Cut, CutRecords, borders_in
 from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
@@ -271,8 +271,8 @@ def _decoder(columns: tuple[_Column, ...]) -> _SampleDecoder:
 
 
 @lru_cache(maxsize=64)
-def _cutter(columns: tuple[_Column, ...]) -> CutRecord | None:
-    """Return the compiled twin of `_decoder`; None if there is none."""
+def _cutter(columns: tuple[_Column, ...]) -> Cut | None:
+    """Return the compiled twins of `_decoder`; None if there are none."""
     if not is_compiled:
         return None
     try:
@@ -284,7 +284,7 @@ def _cutter(columns: tuple[_Column, ...]) -> CutRecord | None:
         (column.name, -1 if size is None else size, kind)
         for column, size, kind in zip(columns, sizes, kinds, strict=True)
     )
-    return partial(mds_sample, described, sizes.count(None))
+    return Cut(partial(mds_sample, described, sizes.count(None)), partial(mds_samples, described, sizes.count(None)))
 
 
 @lru_cache(maxsize=64)

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.compiled_cutting import is_compiled, tar_front, tar_sample
+from shoal.formats.compiled_cutting import is_compiled, tar_front, tar_sample, tar_samples
 from shoal.formats.metadata.third_party_index import wrong_border
+from shoal.formats.rows.records import Piece
 from shoal.formats.rows.tar.borders import cut_sample
 from shoal.formats.rows.tar.header_fields import likely_header, text
 from shoal.formats.rows.tar.headers import (
@@ -257,6 +258,12 @@ class TarRecords:
             if sample is not None:
                 return sample
         return self._all().sample(number)
+
+    @property
+    def piece(self) -> Piece | None:
+        """The bytes and borders of the samples, if samples can be cut together with those of other records."""
+        is_plain = self._is_compiled and self._walked is None and self._starts is not None
+        return Piece(tar_samples, self._slices, self._starts) if is_plain else None  # type: ignore[arg-type]
 
     def layout_crcs(self) -> NDArray[np.uint32]:
         """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
