@@ -14,11 +14,10 @@ from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
 from shoal.errors import StorageError
-from shoal.storage.http.curl_client import CurlClient
-from shoal.storage.http.http_client import Answer, HttpClient, NoConnectionError, connection_failure, has_libcurl
+from shoal.storage.http.best_client import BestClient
+from shoal.storage.http.http_client import Answer, HttpClient, NoConnectionError, connection_failure
 from shoal.storage.http.http_options import HttpOptions
 from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
-from shoal.storage.http.plain_client import PlainClient
 from shoal.storage.storage_errors import NO_RANGE, check_range, status_failure
 from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, check_length, version_of
 from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
@@ -80,7 +79,7 @@ class HttpStore(Store):
         self._firsts: dict[str, _FirstRequest] = {}  # parsed once: parsing URLs takes longer than all other steps
         self._servers: dict[str, _FirstRequest] = {}  # without a URL; keys are URLs up to their path
         self._redirects: dict[str, _Redirect] = {}
-        self._client: HttpClient = (CurlClient if has_libcurl() else PlainClient)(self._options)
+        self._client: HttpClient = BestClient(self._options)
         self._answered: set[str] = set()  # hosts
         self._pages: set[str] = set()  # paths of objects that the server sends as pages of HTML
 
