@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.storage.http.exchange import exchange_compiled, exchange_in_python, is_compiled, plain_fields
+from shoal.storage.http.exchange import Limits, exchange_compiled, exchange_in_python, is_compiled, plain_fields
 
 FUNCTIONS = [exchange_in_python, *([exchange_compiled] if is_compiled else [])]
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -33,10 +33,10 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def exchanged(exchange: Any, near: socket.socket, buffer: bytearray, *, is_kept: bool = False, **limits: float) -> Any:
-    silence_seconds, seconds = limits.get("silence_seconds", 20), limits.get("seconds", 20)
-    until = time.monotonic() + seconds
-    view = memoryview(buffer)
-    return exchange(near, REQUEST, view, is_kept=is_kept, silence_seconds=silence_seconds, until=until)
+    """The head and the number of bytes of an exchange with a buffer."""
+    within = Limits(limits.get("silence_seconds", 20), time.monotonic() + limits.get("seconds", 20))
+    result = exchange(near, REQUEST, memoryview(buffer), len(buffer), within, is_kept=is_kept)
+    return None if result is None else result[:2]
 
 
 def answered(exchange: Any, pieces: Sequence[bytes], num_bytes: int) -> tuple[Any, bytes]:
@@ -48,7 +48,7 @@ def answered(exchange: Any, pieces: Sequence[bytes], num_bytes: int) -> tuple[An
             with contextlib.suppress(OSError):
                 for piece in pieces:
                     far.sendall(piece)
-            far.shutdown(socket.SHUT_WR)
+                far.shutdown(socket.SHUT_WR)
 
         server = threading.Thread(target=serve)
         server.start()
@@ -237,10 +237,22 @@ def test_a_request_larger_than_what_the_system_takes_at_once(exchange: Any) -> N
         server = threading.Thread(target=serve)
         server.start()
         buffer = bytearray(5)
-        until = time.monotonic() + 20
-        result = exchange(near, request, memoryview(buffer), is_kept=False, silence_seconds=20, until=until)
+        limits = Limits(20, time.monotonic() + 20)
+        result = exchange(near, request, memoryview(buffer), 5, limits, is_kept=False)
         server.join(20)
-        assert (result, bytes(buffer)) == ((head_of(5), 5), b"hello")
+        assert (result, bytes(buffer)) == ((head_of(5), 5, b""), b"hello")
+
+
+@each_function
+@pytest.mark.parametrize("num_sent", [0, 3000, 200_000])
+def test_without_a_buffer_the_body_is_new(exchange: Any, num_sent: int) -> None:
+    with connected() as (near, far):
+        far.sendall(head_of(200_000))
+        far.sendall(body_of(num_sent))
+        far.shutdown(socket.SHUT_WR)
+        head, num_bytes, body = exchange(near, REQUEST, None, 200_000, Limits(20, time.monotonic() + 20), is_kept=False)
+    assert (head, num_bytes) == (head_of(200_000), num_sent)
+    assert body[:num_bytes] == body_of(num_sent)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@
 
 #define MOST_HEAD_BYTES 8192
 #define PIECE_BYTES (128 << 10) /* a thread is woken for so many bytes of a body */
+#define MOMENT_SECONDS 0.1
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
@@ -108,13 +109,21 @@ send_all(Wire *wire, const char *bytes, Py_ssize_t length)
     return 0;
 }
 
+/* Be woken once so many bytes have come, or the connection has ended: each waking costs as much as 30 KB. */
+static void
+wake_after(Wire *wire, size_t num_bytes)
+{
+    int piece_bytes = num_bytes > PIECE_BYTES ? PIECE_BYTES : num_bytes > 0 ? (int)num_bytes : 1;
+    if (piece_bytes != wire->piece_bytes)
+        setsockopt(wire->fd, SOL_SOCKET, SO_RCVLOWAT, &piece_bytes, sizeof piece_bytes);
+    wire->piece_bytes = piece_bytes;
+}
+
 /* Receive up to `most` bytes, at least one; 0 at the end of the connection, -1 after an error. */
 static ssize_t
-receive(Wire *wire, char *bytes, size_t most)
+receive(Wire *wire, char *bytes, size_t most, size_t wanted)
 {
     for (;;) {
-        if (wait_for(wire, POLLIN) < 0)
-            return -1;
         ssize_t received = recv(wire->fd, bytes, most, MSG_DONTWAIT);
         if (received >= 0)
             return received;
@@ -122,17 +131,27 @@ receive(Wire *wire, char *bytes, size_t most)
             wire->error = errno;
             return -1;
         }
+        wake_after(wire, wanted);
+        if (wait_for(wire, POLLIN) < 0)
+            return -1;
     }
 }
 
-/* Be woken once so many bytes have come, or the connection has ended: each waking costs as much as 30 KB. */
-static void
-wake_after(Wire *wire, size_t num_bytes)
+/* Wait until a whole response of the usual size may have come, or for a moment: other responses are shorter. */
+static int
+wait_for_body(Wire *wire, size_t num_bytes)
 {
-    int piece_bytes = num_bytes < PIECE_BYTES ? (int)num_bytes : PIECE_BYTES;
-    if (piece_bytes != wire->piece_bytes)
-        setsockopt(wire->fd, SOL_SOCKET, SO_RCVLOWAT, &piece_bytes, sizeof piece_bytes);
-    wire->piece_bytes = piece_bytes;
+    if (num_bytes <= MOST_HEAD_BYTES)
+        return 0;
+    double silence_seconds = wire->silence_seconds;
+    if (silence_seconds > MOMENT_SECONDS)
+        wire->silence_seconds = MOMENT_SECONDS;
+    wake_after(wire, num_bytes);
+    int result = wait_for(wire, POLLIN);
+    if (wire->error == ETIMEDOUT)
+        result = wire->error = 0;
+    wire->silence_seconds = silence_seconds;
+    return result;
 }
 
 /* The length of a head with the empty line at its end; 0 if the end is missing. */
@@ -183,10 +202,10 @@ run_exchange(Wire *wire, const Py_buffer *request, char *head, const Py_buffer *
 {
     Received received = {0, -1};
     size_t length = 0;
-    if (send_all(wire, request->buf, request->len) < 0)
+    if (send_all(wire, request->buf, request->len) < 0 || wait_for_body(wire, (size_t)body->len) < 0)
         return received;
     while (length == 0 && received.head_bytes < MOST_HEAD_BYTES) {
-        ssize_t more = receive(wire, head + received.head_bytes, MOST_HEAD_BYTES - received.head_bytes);
+        ssize_t more = receive(wire, head + received.head_bytes, MOST_HEAD_BYTES - received.head_bytes, 1);
         if (more <= 0)
             return received;
         received.head_bytes += (size_t)more;
@@ -202,49 +221,57 @@ run_exchange(Wire *wire, const Py_buffer *request, char *head, const Py_buffer *
     received.body_bytes = (Py_ssize_t)behind_bytes;
     while (received.body_bytes < body->len) {
         size_t left = (size_t)(body->len - received.body_bytes);
-        wake_after(wire, left);
-        ssize_t more = receive(wire, bytes + received.body_bytes, left);
+        ssize_t more = receive(wire, bytes + received.body_bytes, left, left);
         if (more <= 0)
             break;
         received.body_bytes += more;
     }
-    wake_after(wire, 1);
     return received;
 }
 
-/* exchange(fileno, is_kept, request, buffer, silence_seconds, until_seconds) */
+/* exchange(fileno, is_kept, request, buffer or None, num_bytes, silence_seconds, until_seconds) */
 static PyObject *
 exchange(PyObject *module, PyObject *args)
 {
     (void)module;
     char head[MOST_HEAD_BYTES];
     Wire wire = {.piece_bytes = 1};
+    PyObject *into, *result = NULL;
     Py_buffer request, body;
+    Py_ssize_t num_bytes;
     int is_kept;
-    if (!PyArg_ParseTuple(args, "ipy*w*dd", &wire.fd, &is_kept, &request, &body, &wire.silence_seconds,
+    if (!PyArg_ParseTuple(args, "ipy*Ondd", &wire.fd, &is_kept, &request, &into, &num_bytes, &wire.silence_seconds,
                           &wire.until_seconds))
         return NULL;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, into == Py_None ? num_bytes : 0);
+    if (bytes == NULL || (into != Py_None && PyObject_GetBuffer(into, &body, PyBUF_WRITABLE) < 0))
+        goto end;
+    if (into == Py_None && PyBuffer_FillInfo(&body, bytes, PyBytes_AsString(bytes), num_bytes, 0, PyBUF_SIMPLE) < 0)
+        goto end;
     if (is_kept && !is_idle(wire.fd)) {
-        PyBuffer_Release(&request);
         PyBuffer_Release(&body);
-        Py_RETURN_NONE;
+        result = Py_NewRef(Py_None);
+        goto end;
     }
     wire.thread = PyEval_SaveThread();
     Received received = run_exchange(&wire, &request, head, &body);
+    wake_after(&wire, 1);
     PyEval_RestoreThread(wire.thread);
-    PyBuffer_Release(&request);
     PyBuffer_Release(&body);
     if (PyErr_Occurred())
-        return NULL;
-    if (wire.error == ETIMEDOUT) {
+        goto end;
+    if (wire.error == ETIMEDOUT)
         PyErr_SetString(PyExc_TimeoutError, "timed out");
-        return NULL;
-    }
-    if (wire.error != 0) {
+    else if (wire.error != 0) {
         errno = wire.error;
-        return PyErr_SetFromErrno(PyExc_OSError);
+        PyErr_SetFromErrno(PyExc_OSError);
     }
-    return Py_BuildValue("y#n", head, (Py_ssize_t)received.head_bytes, received.body_bytes);
+    else
+        result = Py_BuildValue("y#nO", head, (Py_ssize_t)received.head_bytes, received.body_bytes, bytes);
+end:
+    PyBuffer_Release(&request);
+    Py_XDECREF(bytes);
+    return result;
 }
 
 static PyMethodDef methods[] = {

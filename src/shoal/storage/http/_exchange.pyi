@@ -2,8 +2,9 @@ def exchange(
     fileno: int,
     is_kept: bool,
     request: bytes,
-    buffer: memoryview,
+    buffer: memoryview | None,
+    num_bytes: int,
     silence_seconds: float,
     until_seconds: float,
     /,
-) -> tuple[bytes, int] | None: ...
+) -> tuple[bytes, int, bytes] | None: ...

@@ -14,7 +14,7 @@ import re
 import select
 import socket
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     from shoal.storage.http import _exchange
@@ -32,55 +32,71 @@ _PLAIN_HEAD = re.compile(rb"HTTP/1\.1 20[06](?: [^\r\n]*)?\r\n(?:[!-9;-~]+:[^\r\
 _PLAIN_LENGTH = re.compile(rb" *([0-9]{1,18})")
 
 
+class Exchanged(NamedTuple):
+    """The head of a response with its empty line, and its body.
+
+    ``num_bytes`` bytes of a plain body are in the buffer, or at the beginning of ``body`` if there was no buffer. If
+    ``num_bytes`` is -1, the response is not plain, or its head broke off: ``head`` is all that was received.
+    """
+
+    head: bytes
+    num_bytes: int
+    body: bytes
+
+
+class Limits(NamedTuple):
+    """The longest silence in seconds, and the end of an exchange (`time.monotonic`)."""
+
+    silence_seconds: float
+    until_seconds: float
+
+
 def exchange_in_python(
-    sock: socket.socket, request: bytes, buffer: memoryview, *, is_kept: bool, silence_seconds: float, until: float
-) -> tuple[bytes, int] | None:
+    sock: socket.socket, request: bytes, buffer: memoryview | None, num_bytes: int, limits: Limits, *, is_kept: bool
+) -> Exchanged | None:
     """Send a request, and receive its response; None if something came over a kept connection before the request.
 
-    Return the head of the response with its empty line, and the number of bytes of the body, which are in the buffer.
-    A response is plain if its head is short, has the status 200 or 206, one Content-Length that is the size of the
-    buffer, and no Transfer-Encoding. Otherwise, or if a head breaks off, return all that was received and -1.
+    A response is plain if its head is short, has the status 200 or 206, one Content-Length that is ``num_bytes``, and
+    no Transfer-Encoding. The ``buffer`` has ``num_bytes`` bytes.
 
-    Raises `OSError`; `TimeoutError` after a silence of ``silence_seconds``, or at the time ``until``
-    (`time.monotonic`).
+    Raises `OSError`; `TimeoutError` if a limit is reached.
     """
     if is_kept and not is_idle(sock):
         return None
-    _set_timeout(sock, silence_seconds, until)
+    _set_timeout(sock, limits)
     sock.sendall(request)
     head, length = b"", 0
     while not length and len(head) < _MOST_HEAD_BYTES:
-        _set_timeout(sock, silence_seconds, until)
+        _set_timeout(sock, limits)
         more = sock.recv(_MOST_HEAD_BYTES - len(head))
         if not more:
-            return head, -1
+            return Exchanged(head, -1, b"")
         head += more
         length = head.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in head else 0
-    num_bytes = len(head) - length
-    if not length or num_bytes > len(buffer) or _plain_length(head[:length]) != len(buffer):
-        return head, -1
-    buffer[:num_bytes] = head[length:]
+    num_received = len(head) - length
+    if not length or num_received > num_bytes or _plain_length(head[:length]) != num_bytes:
+        return Exchanged(head, -1, b"")
+    body = memoryview(bytearray(num_bytes)) if buffer is None else buffer
+    body[:num_received] = head[length:]
     try:
-        while num_bytes < len(buffer):
-            _set_timeout(sock, silence_seconds, until)
-            _wake_after(sock, min(len(buffer) - num_bytes, _PIECE_BYTES))
-            received = sock.recv_into(buffer[num_bytes:])
-            if not received:
+        while num_received < num_bytes:
+            _set_timeout(sock, limits)
+            _wake_after(sock, min(num_bytes - num_received, _PIECE_BYTES))
+            more_bytes = sock.recv_into(body[num_received:])
+            if not more_bytes:
                 break
-            num_bytes += received
+            num_received += more_bytes
     finally:
         _wake_after(sock, 1)
-    return head[:length], num_bytes
+    return Exchanged(head[:length], num_received, bytes(body) if buffer is None else b"")
 
 
 def exchange_compiled(
-    sock: socket.socket, request: bytes, buffer: memoryview, *, is_kept: bool, silence_seconds: float, until: float
-) -> tuple[bytes, int] | None:
+    sock: socket.socket, request: bytes, buffer: memoryview | None, num_bytes: int, limits: Limits, *, is_kept: bool
+) -> Exchanged | None:
     """Do the same as `exchange_in_python`, in one call without the interpreter's lock."""
-    received: tuple[bytes, int] | None = _module.exchange(
-        sock.fileno(), is_kept, request, buffer, silence_seconds, until
-    )
-    return received
+    exchanged = _module.exchange(sock.fileno(), is_kept, request, buffer, num_bytes, *limits)
+    return None if exchanged is None else Exchanged(*exchanged)
 
 
 is_compiled = _module is not None
@@ -127,12 +143,12 @@ def _plain_length(head: bytes) -> int:
     return int(digits[1]) if digits else -1
 
 
-def _set_timeout(sock: socket.socket, silence_seconds: float, until: float) -> None:
-    left_seconds = until - time.monotonic()
+def _set_timeout(sock: socket.socket, limits: Limits) -> None:
+    left_seconds = limits.until_seconds - time.monotonic()
     if left_seconds <= 0:
         msg = "timed out"  # the socket's own wording
         raise TimeoutError(msg)
-    if sock.gettimeout() != (seconds := min(left_seconds, silence_seconds)):
+    if sock.gettimeout() != (seconds := min(left_seconds, limits.silence_seconds)):
         sock.settimeout(seconds)  # gives up the interpreter's lock
 
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from shoal.errors import StorageError
 from shoal.storage.http.connection_pool import ConnectionPool
-from shoal.storage.http.exchange import exchange, is_idle, plain_fields
+from shoal.storage.http.exchange import Limits, exchange, is_idle, plain_fields
 from shoal.storage.http.http_client import DRAINED_BYTES, Answer, NoConnectionError, check_head, time_for, wanted_bytes
 from shoal.storage.http.http_options import PROXY_HINT, HttpOptions, proxy_authorization
 
@@ -109,29 +109,27 @@ class _Connection:
 
         ``is_kept`` is then True if the connection can be used again.
         """
-        until = time.monotonic() + time_for(silence_seconds, num_bytes)
+        limits = Limits(silence_seconds, time.monotonic() + time_for(silence_seconds, num_bytes))
         is_used, self._is_used, self.is_kept = self._is_used, True, False
         request = self._request(target, headers)
         received = b""
         if type(self._sock) is socket.socket:
-            body = memoryview(bytearray(num_bytes)) if buffer is None else buffer
-            exchanged = exchange(
-                self._sock, request, body, is_kept=is_used, silence_seconds=silence_seconds, until=until
-            )
+            exchanged = exchange(self._sock, request, buffer, num_bytes, limits, is_kept=is_used)
             if exchanged is None:
                 return None
-            received, num_received = exchanged
-            if num_received >= 0 and (plain := plain_fields(received)) is not None:
-                status, fields = plain
-                self.is_kept = num_received == num_bytes and "close" not in fields.get("connection", "").lower()
-                return Answer(status, fields, bytes(body[:num_received]) if buffer is None else b"", num_received)
-            received += bytes(body[: max(0, num_received)])
+            received, num_received, body = exchanged
+            if num_received >= 0:
+                if (plain := plain_fields(received)) is not None:
+                    status, fields = plain
+                    self.is_kept = num_received == num_bytes and "close" not in fields.get("connection", "").lower()
+                    return Answer(status, fields, body[:num_received], num_received)
+                received += bytes((body if buffer is None else buffer)[:num_received])
         else:
             if is_used and (not is_idle(self._sock) or cast("ssl.SSLSocket", self._sock).pending()):
                 return None
             self._sock.settimeout(silence_seconds)
             self._sock.sendall(request)
-        with contextlib.closing(_Response(received, until, silence_seconds, self._sock)) as response:
+        with contextlib.closing(_Response(received, limits, self._sock)) as response:
             response.begin()
             answer = response.answer(num_bytes, buffer)
             self.is_kept = response.is_at_end() and not response.will_close
@@ -150,11 +148,9 @@ class _Timed(io.RawIOBase):
     A limit for silence alone does not end a trickle.
     """
 
-    def __init__(
-        self, received: bytes, sock: socket.socket, raw: io.RawIOBase, until: float, silence_seconds: float
-    ) -> None:
+    def __init__(self, received: bytes, sock: socket.socket, raw: io.RawIOBase, limits: Limits) -> None:
         self._received, self._sock, self._raw = memoryview(received), sock, raw
-        self.until, self._silence_seconds = until, silence_seconds
+        self._silence_seconds, self.until = limits
         self.is_ended = self.is_over = False
 
     def readable(self) -> bool:
@@ -195,9 +191,9 @@ class _Buffered(io.BufferedReader):
 class _Response(HTTPResponse):
     """An answer with a deadline and strict checks."""
 
-    def __init__(self, received: bytes, until: float, silence_seconds: float, sock: socket.socket) -> None:
+    def __init__(self, received: bytes, limits: Limits, sock: socket.socket) -> None:
         super().__init__(sock, method="GET")
-        self._timed = _Timed(received, sock, self.fp.detach(), until, silence_seconds)
+        self._timed = _Timed(received, sock, self.fp.detach(), limits)
         self.fp = self._buffered = _Buffered(self._timed)
 
     def begin(self) -> None:
