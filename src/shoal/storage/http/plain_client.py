@@ -136,8 +136,8 @@ class _Connection:
         return answer
 
     def _request(self, target: str, headers: Mapping[str, str]) -> bytes:
-        host_line = "" if any(name.lower() == "host" for name in headers) else self._host_line
         lines = "".join([f"{name}: {text}\r\n" for name, text in headers.items()])
+        host_line = "" if any(name.lower() == "host" for name in headers) else self._host_line
         request = f"{self._request_begin}{target} HTTP/1.1\r\n{host_line}{lines}{self._request_end}\r\n"
         return request.encode("latin-1")
 
