@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shoal.storage.http import exchange
+
 # Scripts that made fixtures, or that run beside other packages: they import what the tests do without.
 collect_ignore_glob = [
     "*/data/*",
@@ -43,14 +45,24 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SHOAL_CACHE_DIR"] = made.name
 
 
-@pytest.fixture(params=["libcurl", "plain"])
+@pytest.fixture(params=["libcurl", "plain", "compiled"])
 def http_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The name of the client for http of stores that are made meanwhile, also by processes that this one starts."""
+    """The name of the client for http of stores that are made meanwhile, also by processes that this one starts.
+
+    "libcurl" is used here for http too. "compiled" is the plain client with the compiled exchange.
+    """
     if request.param == "libcurl":
         pytest.importorskip("pycurl")
+        monkeypatch.setattr("shoal.storage.http.best_client.BestClient._client_for", lambda self, _: self._of_tls)
         return "libcurl"
+    is_compiled = request.param == "compiled"
+    if is_compiled and not exchange.is_compiled:
+        pytest.skip("there is no compiled module")
+    function = exchange.exchange_compiled if is_compiled else exchange.exchange_in_python
+    monkeypatch.setattr("shoal.storage.http.plain_client.exchange", function)
+    monkeypatch.setenv("SHOAL_PURE_PYTHON", str(int(not is_compiled)))
     (tmp_path / "missing").mkdir()
     (tmp_path / "missing" / "pycurl.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "missing"), prepend=os.pathsep)
     monkeypatch.setitem(sys.modules, "pycurl", None)
-    return "plain"
+    return str(request.param)

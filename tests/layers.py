@@ -99,7 +99,10 @@ LIBRARIES = {
 }
 
 # Modules that are not Python, and may be missing: each is asked for by one module, which says what is done without it.
-COMPILED = {"shoal.formats._cutting": "shoal.formats.compiled_cutting"}
+COMPILED = {
+    "shoal.formats._cutting": "shoal.formats.compiled_cutting",
+    "shoal.storage.http._exchange": "shoal.storage.http.exchange",
+}
 
 # The rooms in which threads run; a retry waits, and many objects are looked at side by side.
 _WITH_THREADS = (

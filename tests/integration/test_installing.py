@@ -55,7 +55,9 @@ def test_it_is_installed_with_and_without_a_compiler(source: Path, tmp_path: Pat
         (wheel,) = wheels.iterdir()
         assert wheel.name.split("-")[2:4] == ["cp311", "abi3"]  # for each Python from 3.11 on
         names = zipfile.ZipFile(wheel).namelist()
-        compiled = ["shoal/formats/_cutting.abi3.so"] if compiler == "cc" else []
+        compiled = (
+            ["shoal/formats/_cutting.abi3.so", "shoal/storage/http/_exchange.abi3.so"] if compiler == "cc" else []
+        )
         assert [name for name in names if name.endswith((".so", ".c"))] == compiled
         assert "shoal/py.typed" in names
         assert not [name for name in names if not name.startswith("shoal")]

@@ -76,7 +76,7 @@ def exit_code(end: str, server: RangeServer, cache: Path) -> int:
             time.sleep(0.01)
         began = time.monotonic()
         _, complaints = process.communicate("\n", timeout=60)
-    assert not [line for line in complaints.splitlines() if not line.startswith("http is read by")]
+    assert not [line for line in complaints.splitlines() if not line.startswith("https is read by")]
     assert time.monotonic() - began < 25
     return process.returncode
 

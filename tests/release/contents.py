@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-COMPILED = "shoal/formats/_cutting.abi3.so"
+COMPILED = ("shoal/formats/_cutting.abi3.so", "shoal/storage/http/_exchange.abi3.so")
 # Files that only work on the repository itself, and files that setuptools adds.
 _ONLY_IN_REPOSITORY = (".ci/", ".github/", ".gitignore", ".gitattributes", ".readthedocs", ".pre-commit")
 _BY_SETUPTOOLS = ("PKG-INFO", "setup.cfg", "src/shoal.egg-info/")
@@ -24,7 +24,7 @@ def problems_of_wheel(names: Sequence[str], tracked: Iterable[str], version: str
     """Compare a wheel with the package of the repository: modules, types and the licence, no C file, no test."""
     inside = (PurePosixPath(name) for name in tracked if name.startswith("src/shoal/"))
     wanted = {str(path.relative_to("src")) for path in inside if path.suffix in {".py", ".pyi", ".typed"}}
-    wanted |= set() if is_pure else {COMPILED}
+    wanted |= set() if is_pure else {*COMPILED}
     info = f"shoal-{version}.dist-info"
     records = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
     wanted |= {f"{info}/{name}" for name in records}

@@ -83,8 +83,8 @@ WHEEL = ["shoal/__init__.py", "shoal/py.typed", *INFO, "shoal-1.dist-info/licens
 
 def test_a_wheel_has_the_package_its_types_and_its_licence() -> None:
     assert problems_of_wheel(WHEEL, TRACKED, "1", is_pure=True) == []
-    assert problems_of_wheel([*WHEEL, COMPILED], TRACKED, "1", is_pure=False) == []
-    assert problems_of_wheel(WHEEL, TRACKED, "1", is_pure=False) == [f"{COMPILED} is not in the wheel"]
+    assert problems_of_wheel([*WHEEL, *COMPILED], TRACKED, "1", is_pure=False) == []
+    assert problems_of_wheel(WHEEL, TRACKED, "1", is_pure=False) == [f"{name} is not in the wheel" for name in COMPILED]
     assert problems_of_wheel(
         [*WHEEL[1:], "shoal/formats/_cutting.c", "tests/test_a.py"], TRACKED, "1", is_pure=True
     ) == [

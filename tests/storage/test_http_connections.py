@@ -107,7 +107,7 @@ def test_a_proxy_behind_https_is_asked_for_http_and_not_for_https(http_client: s
         assert asked[0]["host"] == "far.invalid"
         error = refused("https://far.invalid/a", **options)
         plain = "a proxy at https:// cannot be used for https:// requests"
-        assert (plain if http_client == "plain" else "tunnel failed, response 501") in error.message
+        assert (plain if http_client != "libcurl" else "tunnel failed, response 501") in error.message
         assert "http_proxy" in error.hint
 
 

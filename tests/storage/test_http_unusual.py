@@ -201,8 +201,9 @@ ENDS = [b"\r\n0\r\n\r\nHTTP/1.1 206 x\r\n", b"\r\nno number\r\n", b"\r\n-5\r\n",
 @pytest.mark.parametrize(
     ("end", "http_client"),
     [
-        *((end, client) for end in ENDS for client in ("libcurl", "plain")),
+        *((end, client) for end in ENDS for client in ("libcurl", "plain", "compiled")),
         (b"\r\n", "plain"),
+        (b"\r\n", "compiled"),
         pytest.param(b"\r\n", "libcurl", marks=pytest.mark.drill),  # which waits for a second or two
     ],
     indirect=["http_client"],
@@ -374,12 +375,17 @@ def test_what_is_faster_is_said_once(
     monkeypatch.setattr(http_interface, "_said", [])
     for _ in range(2):
         open_store("http://127.0.0.1:9/a.tar")
+    assert not caplog.records
+    for _ in range(2):
+        open_store("https://127.0.0.1:9/a.tar")
     assert [record.getMessage().endswith("pip install pycurl (or 'shoal[remote]')") for record in caplog.records] == [
         True
-    ] * (http_client == "plain")
+    ] * (http_client != "libcurl")
 
 
-@pytest.mark.parametrize("http_client", ["plain", pytest.param("libcurl", marks=pytest.mark.drill)], indirect=True)
+@pytest.mark.parametrize(
+    "http_client", ["plain", "compiled", pytest.param("libcurl", marks=pytest.mark.drill)], indirect=True
+)
 def test_a_number_that_is_no_number_of_bytes() -> None:
     many = b"9" * 5000
     said = [

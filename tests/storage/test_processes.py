@@ -54,7 +54,7 @@ def run_program(place: Place, *, used: bool, methods: Sequence[str]) -> dict[str
 @pytest.fixture(autouse=True)
 def _each_client(request: pytest.FixtureRequest, http_client: str) -> None:
     """By each client for http; other places are asked once."""
-    if http_client == "plain" and request.node.callspec.params["there"] != "http":
+    if http_client != "libcurl" and request.node.callspec.params["there"] != "http":
         pytest.skip("has no client for http")
 
 

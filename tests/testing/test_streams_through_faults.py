@@ -97,13 +97,17 @@ def name_of(fault: Fault) -> str:
     return f"{fault.kind}-{fault.status}" if fault.kind == "status" else fault.kind
 
 
-# Each fault with both clients and both schemes, and in turn with each client for http.
+# Each fault over http and S3; the client for http is compiled or plain in turn, and libcurl in drills.
 PAIRS = [
     (fault, scheme, client)
     for number, fault in enumerate(FAULTS)
-    for scheme, client in zip(("http", "s3"), (("libcurl", "plain"), ("plain", "libcurl"))[number % 2], strict=True)
+    for scheme, client in (("http", ("compiled", "plain")[number % 2]), ("s3", "libcurl"))
 ]
-OTHERS = [(fault, scheme, {"libcurl": "plain", "plain": "libcurl"}[client]) for fault, scheme, client in PAIRS]
+OTHERS = [
+    (fault, "http", client)
+    for number, fault in enumerate(FAULTS)
+    for client in ("libcurl", ("plain", "compiled")[number % 2])
+]
 
 
 @pytest.mark.parametrize(

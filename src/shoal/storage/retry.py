@@ -17,7 +17,6 @@ import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,14 +123,14 @@ def retried(
     control = _thread_state.control
     deadline_seconds = rule.deadline_seconds if control.deadline_seconds is None else control.deadline_seconds
     began = time.monotonic() if began_seconds is None else began_seconds
-    num_final: Counter[Hashable] = Counter()
+    num_final: dict[Hashable, int] = {}
     for attempt in itertools.count(1):
         try:
             return call()
         except StorageError as error:
             if not error.transient:
                 # If one server among many lags, the evidence varies, or good answers come in between.
-                num_final[error.evidence] += 1
+                num_final[error.evidence] = num_final.get(error.evidence, 0) + 1
                 if num_final[error.evidence] >= error.worth_attempts:
                     raise
             passed_seconds, action = time.monotonic() - began, what if isinstance(what, str) else what()

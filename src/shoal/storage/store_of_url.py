@@ -95,7 +95,7 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     raise SourceError(msg, hint=hint)
 
 
-def _http(options: dict[str, Any]) -> Store:
+def _https(options: dict[str, Any]) -> Store:
     say_what_is_faster()
     return HttpStore(options)
 
@@ -113,7 +113,7 @@ def _files(options: dict[str, Any]) -> Store:
 
 STORES: Door[Store] = Door(
     "shoal.stores",
-    {"": _files, "memory": _memory, "http": _http, "https": _http, **dict.fromkeys(OBJECT_SCHEMES, ObjectStore)},
+    {"": _files, "memory": _memory, "http": HttpStore, "https": _https, **dict.fromkeys(OBJECT_SCHEMES, ObjectStore)},
     members=(
         "read_range", "reads_ahead", "advise", "stat", "find", "put", "map", "reader", "list", "delete", "close",
     ),

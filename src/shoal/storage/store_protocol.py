@@ -11,7 +11,7 @@ import errno
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shoal.errors import StorageError
@@ -220,10 +220,9 @@ class KnownObjects:
 
         Raises `StorageError` if it has changed. See `nanoseconds_of` for ``modified``.
         """
-        known, version = self._known.get(path), version_of(etag)
-        # Parse the date only once for each object: it takes longer than all comparisons.
-        now = ObjectInfo(path, num_bytes, version, None if known else nanoseconds_of(modified))
-        first = known or self._known.setdefault(path, now)
+        first, version = self._known.get(path), version_of(etag)
+        if first is None:  # parse the date only once for each object: it takes longer than all comparisons
+            first = self._known.setdefault(path, ObjectInfo(path, num_bytes, version, nanoseconds_of(modified)))
         change = ""
         if first.num_bytes != num_bytes:
             change = f"had {first.num_bytes} bytes, and now has {num_bytes}"
@@ -236,7 +235,7 @@ class KnownObjects:
             raise StorageError(msg, hint=CHANGED_HINT, worth_attempts=_CHANGED_ATTEMPTS, evidence=evidence)
         self._num_right[path] = self._num_right.get(path, 0) + 1
         if version and not first.version:
-            self._known[path] = first = now
+            self._known[path] = first = replace(first, version=version)
         return first
 
     def forget(self, path: str | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from zlib import crc32
@@ -98,7 +97,7 @@ def read_request(
     if again:
         store.distrust(path, first_byte, end_byte)
     view = buffer.claim(request) if buffer is not None and can_fill(opened) else None
-    num_mismatches: Counter[int] = Counter()
+    num_mismatches: dict[int, int] = {}
 
     def once() -> bytes:
         stats.began(end_byte - first_byte)
@@ -113,7 +112,8 @@ def read_request(
         if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
             store.distrust(path, first_byte, end_byte)
             stats.corrupt()
-            num_mismatches[digest := crc32(read)] += 1
+            digest = crc32(read)
+            num_mismatches[digest] = num_mismatches.get(digest, 0) + 1
             if stats.corrupt_in_store.get(byte_range) == digest:  # known from another sample of these bytes
                 num_mismatches[digest] = _MOST_MISMATCHES
             if num_mismatches[digest] >= _MOST_MISMATCHES:

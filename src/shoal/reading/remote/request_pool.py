@@ -87,7 +87,8 @@ class RequestPool:
 
     def wait(self, pending: PendingRequest) -> bytes:
         """Wait for the bytes of a request, and return them or raise its error. Each waiter calls this once."""
-        wait_in_slices(partial(self._queue.wait, pending))
+        if pending.result is None:
+            wait_in_slices(partial(self._queue.wait, pending))
         return self._queue.take(pending)
 
     def close(self) -> None:

@@ -85,9 +85,13 @@ class RequestQueue:
         self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
         # Re-entrant, since the garbage collector can close a stream in the middle of anything.
         self.lock = threading.RLock()
-        self._work = threading.Condition(self.lock)
+        # Idle threads, each with a lock of its own. The thread that became idle last is woken first: its memory is
+        # still in a cache of the processor.
+        self._idle: list[threading.Lock] = []
+        self._num_waking = 0
         self._arrived = threading.Condition(self.lock)
         self._stopped = threading.Condition(self.lock)
+        self._num_paused = 0
         self.waiting: deque[tuple[PendingRequest, bool]] = deque()  # with True for a hedged request
         # Requests in flight, neither late nor answered; and threads that run a request or pause before a retry.
         self.num_in_flight = self._num_busy = 0
@@ -165,7 +169,8 @@ class RequestQueue:
         """Let all threads and waiters stop."""
         with self.lock:
             self._is_stopped = True
-            for condition in (self._work, self._arrived, self._stopped):
+            self._wake(len(self._idle))
+            for condition in (self._arrived, self._stopped):
                 condition.notify_all()
 
     # ---- the threads' side
@@ -174,18 +179,22 @@ class RequestQueue:
         """Run requests until the pool stops; the main function of a thread."""
         served: list[int] = []  # of the request that this thread runs
         control = RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively, served.append)
+        waking, is_woken = threading.Lock(), False
+        waking.acquire()
         try:
             with retry_control(control):
                 while True:
                     with self.lock:
-                        while not (self._is_stopped or self._may_begin()):
-                            self._work.wait()
+                        self._num_waking -= is_woken
                         if self._is_stopped:
                             return
-                        pending, is_hedge = self.waiting.popleft()
-                        if not self._begins(pending, is_hedge=is_hedge):
-                            del pending
-                            continue
+                        begun = self._next()
+                        if is_woken := begun is None:
+                            self._idle.append(waking)
+                    if begun is None:
+                        waking.acquire()  # until `_wake` releases it
+                        continue
+                    (pending, is_hedge), begun = begun, None
                     served.clear()
                     result: bytes | Exception
                     try:
@@ -197,6 +206,14 @@ class RequestQueue:
         except BaseException:
             self.stop()  # no consumer may wait for a thread that is gone
             raise
+
+    def _next(self) -> tuple[PendingRequest, bool] | None:
+        """Take the request at the head, with True for a hedged request, and count it as in flight; None if none may."""
+        while self._may_begin():
+            pending, is_hedge = self.waiting.popleft()
+            if self._begins(pending, is_hedge=is_hedge):
+                return pending, is_hedge
+        return None
 
     def _begins(self, pending: PendingRequest, *, is_hedge: bool) -> bool:
         """Count a request as in flight; return False for a hedged request that is no longer needed."""
@@ -213,9 +230,10 @@ class RequestQueue:
 
     def _is_served(self, pending: PendingRequest, served: Sequence[int]) -> bool:
         """Return True if all bytes came from files of this machine; these do not count as requested."""
+        if not served:
+            return not pending.request.num_bytes
         is_all = sum(served) >= pending.request.num_bytes
-        if served:
-            self._stats.served(sum(served), is_all=is_all)
+        self._stats.served(sum(served), is_all=is_all)
         return is_all
 
     def _answered(self, pending: PendingRequest, result: bytes | Exception, *, is_hedge: bool, is_served: bool) -> None:
@@ -269,16 +287,17 @@ class RequestQueue:
             self._failing.clear()
         if is_up or self._retrying == me:
             self._retrying = None
-        self._stopped.notify_all()
+        if self._num_paused:
+            self._stopped.notify_all()
 
     def wake_threads(self, *, besides: int = 0) -> None:
         """Wake or start threads for requests that may start; ``besides`` threads are about to check anyway."""
         self._stats.at_a_time(self.concurrency.limit)
         num_free = max(self.concurrency.limit - self.num_in_flight, int(self._may_begin()))
-        num_due = min(len(self.waiting), num_free) - besides
+        num_due = min(len(self.waiting), num_free) - besides - self._num_waking
         if num_due <= 0 or self._is_stopped:
             return
-        num_idle = len(self.threads) - self._num_busy - besides
+        num_idle = len(self.threads) - self._num_busy - besides - self._num_waking
         for _ in range(num_due - num_idle):
             thread = threading.Thread(target=self.run, name=f"shoal-read-{len(self.threads)}", daemon=True)
             try:
@@ -288,7 +307,13 @@ class RequestQueue:
                     raise
                 break
             self.threads.append(thread)  # only now: a thread that never started cannot be joined
-        self._work.notify(num_due)
+        self._wake(num_due)
+
+    def _wake(self, num_threads: int) -> None:
+        while self._idle and num_threads > 0:
+            num_threads -= 1
+            self._num_waking += 1
+            self._idle.pop().release()
 
     def _pause(self, seconds: float) -> bool:
         """Wait before a retry, and for a response if the store is down; return True to stop instead."""
@@ -298,6 +323,7 @@ class RequestQueue:
             if self._retrying is None:
                 self._retrying = me
             num_answers = self._num_answers
+            self._num_paused += 1
             self.num_in_flight -= 1
             self.wake_threads()
             self._stopped.wait_for(lambda: self._is_stopped, timeout=seconds)
@@ -312,6 +338,7 @@ class RequestQueue:
                 self._num_admitted = 1
                 self.wake_threads()
             self.num_in_flight += 1
+            self._num_paused -= 1
             return self._is_stopped
 
     def _is_lively(self) -> bool:

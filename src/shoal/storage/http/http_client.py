@@ -1,7 +1,7 @@
 """Interface of an HTTP client, and the errors of requests without a response.
 
-A client makes one GET: no redirects, no retries, no knowledge of objects. The client is libcurl if pycurl is
-installed, else the standard library.
+A client makes one GET: no redirects, no retries, no knowledge of objects. The client is libcurl for https if pycurl is
+installed, else sockets and the standard library.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NoConnectionError(OSError):
 
 
 def has_libcurl() -> bool:
-    """Return True if the faster client is installed."""
+    """Return True if the faster client for https is installed."""
     try:
         import pycurl  # noqa: F401, PLC0415  # optional
     except ImportError:
@@ -80,7 +80,9 @@ def say_what_is_faster() -> None:
     """If libcurl is missing, log once that libcurl is faster."""
     if not _said and not has_libcurl():
         _said.append(True)
-        _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("pycurl"))
+        _log.warning(
+            "https is read by the standard library's client; libcurl takes less CPU: %s", pip_install("pycurl")
+        )
 
 
 def time_for(silence_seconds: float, num_bytes: int) -> float:

@@ -14,11 +14,10 @@ from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
 from shoal.errors import StorageError
-from shoal.storage.http.curl_client import CurlClient
-from shoal.storage.http.http_client import Answer, HttpClient, NoConnectionError, connection_failure, has_libcurl
+from shoal.storage.http.best_client import BestClient
+from shoal.storage.http.http_client import Answer, HttpClient, NoConnectionError, connection_failure
 from shoal.storage.http.http_options import HttpOptions
 from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
-from shoal.storage.http.plain_client import PlainClient
 from shoal.storage.storage_errors import NO_RANGE, check_range, status_failure
 from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, check_length, version_of
 from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
@@ -50,11 +49,12 @@ _BEGINNING_BYTES = 64
 
 
 class _FirstRequest(NamedTuple):
-    """First request for an object: its URL, and headers for servers of this origin alone."""
+    """First request for an object: its URL and host, and headers for servers of this origin alone."""
 
     url: str
     headers: dict[str, str]
     origin: tuple[str, str, int | None]
+    host: str = ""
 
 
 class _Redirect(NamedTuple):
@@ -80,7 +80,7 @@ class HttpStore(Store):
         self._firsts: dict[str, _FirstRequest] = {}  # parsed once: parsing URLs takes longer than all other steps
         self._servers: dict[str, _FirstRequest] = {}  # without a URL; keys are URLs up to their path
         self._redirects: dict[str, _Redirect] = {}
-        self._client: HttpClient = (CurlClient if has_libcurl() else PlainClient)(self._options)
+        self._client: HttpClient = BestClient(self._options)
         self._answered: set[str] = set()  # hosts
         self._pages: set[str] = set()  # paths of objects that the server sends as pages of HTML
 
@@ -119,6 +119,8 @@ class HttpStore(Store):
         if not _has_part(answer):
             self._info(path, answer)
             raise status_failure(416, path, verb=verb, headers=answer.headers)
+        if self._is_exact(path, answer, first_byte, end_byte):
+            return answer.body
         info, first, end = self._range_of(path, answer)
         if first != first_byte or end > end_byte:
             msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
@@ -184,16 +186,16 @@ class HttpStore(Store):
         """Request a range; return the answer if it is 206, 416 or the whole object; else raise an error."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
-        headers, own_headers = _ALWAYS_SENT | part, first.headers | part
         redirect = self._redirects.get(path)
         url = redirect.url if redirect is not None and time.monotonic() < redirect.until_seconds else first.url
         for num_redirects in range(_MAX_REDIRECTS + 1):
-            same = url is first.url or origin_of(url) == first.origin
+            is_own = url is first.url or origin_of(url) == first.origin
+            headers = (first.headers if is_own else _ALWAYS_SENT) | part
             try:
-                answer = self._client.get(url, own_headers if same else headers, end_byte - first_byte, buffer)
+                answer = self._client.get(url, headers, end_byte - first_byte, buffer)
             except Exception as error:  # noqa: BLE001  # other errors are raised unchanged
                 raise self._no_answer(error, path, url, verb) from None
-            self._answered.add(host_of(url))
+            self._answered.add(first.host if url is first.url else host_of(url))
             if _is_page(path, answer):
                 self._pages.add(path)
             if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
@@ -220,7 +222,8 @@ class HttpStore(Store):
             own_names = {name.lower() for name in own_headers}
             always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in own_names}
             first = self._servers[server] = _FirstRequest("", always | own_headers, origin_of(sendable(full)))
-        return first._replace(url=sendable(full))
+        url = sendable(full)
+        return first._replace(url=url, host=host_of(url))
 
     def _full_url(self, path: str) -> str:
         """Return the learnt URL for ``path``, else ``path`` with the password and query of another URL of its host.
@@ -275,6 +278,19 @@ class HttpStore(Store):
         is_known = self._known.get(path) is not None
         return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence=NO_RANGE)
 
+    def _is_exact(self, path: str, answer: Answer, first_byte: int, end_byte: int) -> bool:
+        """Return True for the requested range of a known object: the usual answer, recognized without parsing."""
+        known, fields = self._known.get(path), answer.headers
+        if known is None or answer.status != 206 or "content-encoding" in fields:
+            return False
+        content_range = f"bytes {first_byte}-{end_byte - 1}/{known.num_bytes}"
+        length = str(end_byte - first_byte)
+        if fields.get("content-range") != content_range or fields.get("content-length") != length:
+            return False
+        modified = fields.get("last-modified", "")
+        self._known.check(path, known.num_bytes, version_of(fields.get("etag")) or modified, modified)
+        return answer.num_bytes == end_byte - first_byte
+
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
         """Return the object that a partial answer describes, and its range."""
         encoding = answer.headers.get("content-encoding", "")
@@ -308,8 +324,8 @@ class HttpStore(Store):
 
 def _is_page(path: str, answer: Answer) -> bool:
     """Return True if the Content-Type of an answer is HTML, and the name of the object is no page's."""
-    is_named = path.partition("#")[0].lower().endswith((".html", ".htm"))
-    return not is_named and answer.headers.get("content-type", "").lower().startswith("text/html")
+    is_html = answer.headers.get("content-type", "").lower().startswith("text/html")
+    return is_html and not path.partition("#")[0].lower().endswith((".html", ".htm"))
 
 
 def _length(answer: Answer) -> str:

@@ -1,0 +1,10 @@
+def exchange(
+    fileno: int,
+    is_kept: bool,
+    request: bytes,
+    buffer: memoryview | None,
+    num_bytes: int,
+    silence_seconds: float,
+    until_seconds: float,
+    /,
+) -> tuple[bytes, int, bytes] | None: ...
