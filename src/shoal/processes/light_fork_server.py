@@ -16,7 +16,7 @@ from typing import Any
 from shoal.processes.main_module import MAIN_ENTRIES
 from shoal.processes.start_methods import existing_main
 
-_PRELOAD = ["shoal.stream.workers.worker_loop"]
+_PRELOAD = ["shoal.processes.one_thread", "shoal.stream.workers.worker_loop"]
 _lock = threading.Lock()
 _servers: dict[int, forkserver.ForkServer] = {}  # by process: a forked child has its own
 
