@@ -56,7 +56,9 @@ def most_in_run(num_samples: int, num_bytes: int, run_bytes: int = RUN_BYTES) ->
 
 
 class _Taken(NamedTuple):
-    """A unit in use: its `Piece`, the first sample id, a function from number to sample, the bytes held, the most in a run.
+    """A unit in use: the first sample id, a function from number to sample, the bytes held, and the most in a run.
+
+    ``piece`` and ``first_sample`` come first, as `Piece` demands.
     """
 
     piece: Piece | None

@@ -114,7 +114,8 @@ class BinaryRows(NamedTuple):
     data: memoryview
     is_text: bool
 
-    def __call__(self, row: int) -> str | bytes:
+    def __call__(self, row: int, /) -> str | bytes:
+        """Return the value of a row."""
         value = self.data[self.offsets[row] : self.offsets[row + 1]]
         return str(value, "utf-8") if self.is_text else bytes(value)
 

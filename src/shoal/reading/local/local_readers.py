@@ -124,7 +124,9 @@ class LocalReaders:
         stored: list[bytes | None] = []
         try:
             for read, buffer in zip(reads, buffers, strict=True):
-                stored.append(self._bytes_of(read) if buffer is None else self._fill(read, buffer))
+                if buffer is not None:
+                    self._fill(read, buffer)
+                stored.append(self._bytes_of(read) if buffer is None else None)
         except Exception:
             if not stored:
                 raise
