@@ -73,8 +73,9 @@ check: .venv/stamp ## lint, format, types, layers, and the code in the documenta
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --quiet $(PAGES_AND_LAWS)
 
-fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for more, FUZZ="tar mds" for some
+fuzz: .venv/stamp ## damaged shards for every parser, and for the compiled module under sanitizers; FUZZ="--each 100000" for more, FUZZ="tar mds" for some
 	$(BIN)/python -m tests.formats.fuzz $(FUZZ)
+	$(BIN)/python -m tests.formats.sanitized
 
 bench: .venv/stamp ## the measurements of bench/; write what they say into bench/LOG.md
 	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done

@@ -32,6 +32,7 @@ from shoal.stats.counters import Counters
 from shoal.stats.run_events import IGNORED
 
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
+_PARTS = 16  # units taken early are at most a 16th of those in use
 _NO_UNITS = np.zeros(0, dtype=np.int64)
 _Records = Records | SalvagedRecords
 Due = tuple[UnitRead, Any]
@@ -56,7 +57,9 @@ def most_in_run(num_samples: int, num_bytes: int, run_bytes: int = RUN_BYTES) ->
 
 
 class _Taken(NamedTuple):
-    """A unit in use: its `Piece`, the first sample id, a function from number to sample, the bytes held, the most in a run.
+    """A unit in use: the first sample id, a function from number to sample, the bytes held, and the most in a run.
+
+    ``piece`` and ``first_sample`` come first, as `Piece` demands.
     """
 
     piece: Piece | None
@@ -102,7 +105,8 @@ class Fetcher:
             self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
         making = partial(SpillingReaders, opened=opened, counters=counters, memory=self._memory, options=options)
         self._readers = units.readers(self._readers, making)
-        self._reads_together = isinstance(self._readers, LocalReaders)
+        self._reads_together = isinstance(self._readers, LocalReaders) and options.memory_limit_bytes is None
+        self._together: Any = getattr(self._readers, "read_all", None)
         self._stats = RequestStats(counters)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
@@ -174,7 +178,14 @@ class Fetcher:
 
         The caller keeps the records. The list is shorter if a unit after the first fails: the rest can be taken again.
         """
-        taken = self._read(due, buffers)
+        taken: list[Any]
+        if self._reads_together:
+            taken = self._together([read for read, _ in due], buffers)
+            self._not_taken(due, len(taken))
+        elif buffers[0] is None:
+            taken = [self._readers.records(*due[0])]
+        else:
+            taken = [self._readers.read_into(*due[0], buffers[0])]  # type: ignore[func-returns-value]
         for (read, _), buffer in zip(due[: len(taken)], buffers, strict=False):
             held_bytes = self._held_bytes(read) if buffer is None else self._counted(read)
             self._taken[read.unit] = _taken((None, read.first_sample, _elsewhere, held_bytes, 0))
@@ -196,13 +207,15 @@ class Fetcher:
 
     def _first_taken(self, units: list[int]) -> _Taken:
         """Take the first unit into use, and others that are best read together with it; return the first."""
+        due = self.due([units[0]] if self._options.skips else self._early(units))
+        taken: list[Any]
         if self._options.skips:
-            ((read, promise),) = due = [self._due(units[0])]
-            records_of = partial(self._readers.records, read, promise)
-            taken: list[Any] = [salvage(self.opened, read, records_of, self._stats)]
+            taken = [salvage(self.opened, due[0][0], partial(self._readers.records, *due[0]), self._stats)]
+        elif self._reads_together:
+            taken = self._together([read for read, _ in due], [None] * len(due))
+            self._not_taken(due, len(taken))
         else:
-            due = self.due([unit for unit in dict.fromkeys(units) if unit not in self._taken])
-            taken = self._read(due, [None] * len(due))
+            taken = [self._readers.records(*due[0])]
         for (read, _), records in zip(due, taken, strict=False):
             held_bytes = self._held_bytes(read)
             most = most_in_run(read.num_samples, held_bytes, self._run_bytes)
@@ -212,17 +225,14 @@ class Fetcher:
         self.read_ahead()
         return self._taken[units[0]]
 
-    def _read(self, due: list[Due], buffers: list[memoryview | None]) -> list[Any]:
-        """Return the records of units, None for those copied into buffers; less if one after the first fails."""
-        if len(due) > 1:
-            taken = self._readers.read_all([read for read, _ in due], buffers)  # type: ignore[attr-defined]
-            self._requested |= {requested[0].unit: requested for requested in due[len(taken) :]}
-            return list(taken)
-        ((read, promise),), (buffer,) = due, buffers
-        if buffer is None:
-            return [self._readers.records(read, promise)]
-        self._readers.read_into(read, promise, buffer)
-        return [None]
+    def _early(self, units: list[int]) -> list[int]:
+        """Return the first unit, and some of the others that are not in use yet."""
+        return [unit for unit in dict.fromkeys(units) if unit not in self._taken][: 1 + len(self._taken) // _PARTS]
+
+    def _not_taken(self, due: list[Due], num_taken: int) -> None:
+        """Keep the promises of units that could not be read together with the first."""
+        for read, promise in due[num_taken:]:
+            self._requested[read.unit] = read, promise
 
     def _due(self, unit: int) -> Due:
         """Return the read of a unit that is needed now, and the promise of its bytes."""

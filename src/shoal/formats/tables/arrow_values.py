@@ -114,7 +114,8 @@ class BinaryRows(NamedTuple):
     data: memoryview
     is_text: bool
 
-    def __call__(self, row: int) -> str | bytes:
+    def __call__(self, row: int, /) -> str | bytes:
+        """Return the value of a row."""
         value = self.data[self.offsets[row] : self.offsets[row + 1]]
         return str(value, "utf-8") if self.is_text else bytes(value)
 
@@ -155,7 +156,8 @@ def getter_of(array: Any) -> Callable[[int], Any]:
             return lambda row: array[row].as_py()
         return lambda row: None if (value := array[row].as_py()) is None else dtype.type(value)
     if is_binary(kind) and not (is_chunked or array.null_count):
-        return BinaryRows(offsets_of(array).data, memoryview(array.buffers()[2] or b""), is_text(kind))
+        rows: Any = BinaryRows(offsets_of(array).data, memoryview(array.buffers()[2] or b""), is_text(kind))
+        return rows  # type: ignore[no-any-return]
     if shape := array_shape(kind):
         tensors = None if is_chunked else rows_of_shape(array, shape)
         if tensors is None:

@@ -39,7 +39,7 @@ def _has_columns(kind: type) -> bool:
 
 
 class _Held(NamedTuple):
-    """A unit in memory: rows in a table, or ``records`` that cannot be columns (then ``table`` is -1), and their piece."""
+    """A unit in memory: rows in a table, or records that cannot be columns (``table`` is -1), and a piece of some."""
 
     piece: Piece | None
     first_sample: int
@@ -207,17 +207,15 @@ class Gathering:
         for (read, _), (number, first) in zip(due[len(taken) :], places[len(taken) :], strict=True):
             if number >= 0:
                 self._tables[number].drop(first, read.num_samples)
-        for unit, (read, _), (number, first), records in zip(units, due, places, taken, strict=False):
-            if records is not None:
-                number, first = self._put(source, records, rows_in_use)
-            kept = records if number < 0 else None
-            first_sample = source.first_sample + read.first_sample
+        for unit, (read, _), place, records in zip(units, due, places, taken, strict=False):
+            table, row = place if records is None else self._put(source, records, rows_in_use)
+            kept = records if table < 0 else None
+            first_sample, num_bytes = source.first_sample + read.first_sample, read.end_byte - read.first_byte
             piece = None if kept is None else getattr(kept, "piece", None)
-            num_bytes = read.end_byte - read.first_byte
-            self._held[unit] = _held((piece, first_sample, number, first, read.num_samples, kept, num_bytes))
+            self._held[unit] = _held((piece, first_sample, table, row, read.num_samples, kept, num_bytes))
             self._held_rows += read.num_samples
             self._held_bytes += num_bytes
-            span.lies(unit, number, first, first_sample)
+            span.lies(unit, table, row, first_sample)
         return len(taken)
 
     def _place(self, owner: int, read: UnitRead, rows_in_use: int) -> tuple[int, int]:

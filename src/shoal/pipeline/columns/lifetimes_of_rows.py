@@ -44,7 +44,8 @@ class RowLifetimes:
         self._departures = iter(zip(departed.tolist(), units[departed].tolist(), strict=True))
         self._next_departure = next(self._departures, None)
         arrived = self._first_uses(codes, num_codes, held)
-        self._first_use, self._arriving = arrived.tolist(), units[arrived].tolist()
+        self._first_use: list[int] = arrived.tolist()
+        self._arriving: list[int] = units[arrived].tolist()
         self._num_arrived = 0
         rows = (rows_of(units[arrived]), rows_of(units[departed]))
         self.most_rows = sum(held.values()) + _most_at_once(arrived, departed, *rows)

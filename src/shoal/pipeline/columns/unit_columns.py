@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,16 +99,14 @@ class Table:
 
     def samples(self, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> list[Sample]:
         """Return rows as samples; ``firsts`` are the first rows of their units, if there are cells."""
-        numbers, (distinct, which) = rows.tolist(), _numbered(firsts)
-        columns = []
-        parts = zip(self.kinds, self.arrays, self.cells, self.as_lists, strict=True)
-        for (_, kind), array, cells, as_list in parts:
+        numbers, cells, columns = rows.tolist(), _Cells.of(rows, firsts), []
+        for number, ((_, kind), array) in enumerate(zip(self.kinds, self.arrays, strict=True)):
             if array is not None:
                 columns.append(values_of(kind, array, numbers))
                 continue
-            units = [cells[first] for first in distinct]
-            getters = units if as_list else [partial(value_in, kind, unit) for unit in units]
-            columns.append(gathered_values(getters, which, rows - firsts))
+            units = [self.cells[number][first] for first in cells.distinct]
+            getters = units if self.as_lists[number] else [partial(value_in, kind, unit) for unit in units]
+            columns.append(gathered_values(getters, cells.which, cells.rows))
         return as_samples([name for name, _ in self.kinds], columns)
 
     def place_of(self, number: int) -> tuple[Any, int, int]:
@@ -160,11 +158,19 @@ class Table:
                 array.resize((self._capacity, *array.shape[1:]), refcheck=False)
 
 
-def _numbered(firsts: NDArray[np.int64] | None) -> tuple[list[int], NDArray[np.int64]]:
-    """Return the distinct numbers, and the place of each among them; a tenth of the time of `np.unique` for a batch."""
-    places: dict[int, int] = {}
-    which = [] if firsts is None else [places.setdefault(first, len(places)) for first in firsts.tolist()]
-    return [*places], np.array(which, dtype=np.int64)
+class _Cells(NamedTuple):
+    """The cells of some rows: the first rows of their units, the unit of each row, and its row in the unit."""
+
+    distinct: list[int]
+    which: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> _Cells:
+        """Find the cells of rows; in a tenth of the time of `np.unique` for a batch."""
+        places: dict[int, int] = {}
+        which = [] if firsts is None else [places.setdefault(first, len(places)) for first in firsts.tolist()]
+        return cls([*places], np.array(which, dtype=np.int64), rows if firsts is None else rows - firsts)
 
 
 class Rows:
@@ -180,16 +186,16 @@ class Rows:
 
     def gather(self, at: int, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> None:
         """Write these rows of the table at ``at``; ``firsts`` are the first rows of their units, if it has cells."""
-        distinct, which = _numbered(firsts)
+        cells = _Cells.of(rows, firsts)
         for number, array in enumerate(self._arrays):
             if array is not None:
                 self._take(number, at, rows)
                 continue
-            units = [self.table.cells[number][first] for first in distinct]
+            units = [self.table.cells[number][first] for first in cells.distinct]
             if self.table.as_lists[number]:
-                self._cells[number] += gathered_values(units, which, rows - firsts)
+                self._cells[number] += gathered_values(units, cells.which, cells.rows)
             else:
-                self._cells[number].append(gathered_cells(units, which, rows - firsts))
+                self._cells[number].append(gathered_cells(units, cells.which, cells.rows))
 
     def _take(self, number: int, at: int, rows: NDArray[np.int64]) -> None:
         source, target = self.table.arrays[number], self._arrays[number]

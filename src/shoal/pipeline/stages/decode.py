@@ -121,7 +121,7 @@ class Decode(Stage):
                 raise
         return decoded
 
-    def on_columns(self, columns: Any, sample_ids: Any) -> Any:
+    def on_columns(self, columns: Any, sample_ids: Any) -> Any:  # noqa: ARG002
         """Return the columns with decoded fields; an error does not name its sample, nor its field."""
         if self._of_features:
             raise NotImplementedError("features decode values that are not bytes")

@@ -31,7 +31,7 @@ class Stage(ABC):
         """Return the sample after this step, or `DROPPED`."""
 
     def on_columns(self, columns: Any, sample_ids: Any) -> Any:
-        """Return the columns of samples after this step, as `takes_columns` promises; a column is a list or an array."""
+        """Return the columns of samples after this step; a column is a list or an array."""
         return self(columns, sample_ids)
 
     def in_epoch(self, epoch: int) -> Stage:  # noqa: ARG002

@@ -104,9 +104,9 @@ class LocalReaders:
         """Read a unit, and parse its samples."""
         began = self._counters.wait_begins()
         self._memory.use(read.num_bytes)
-        data = self._bytes_of(read)
+        data = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
         self._count(began, len(data), 1)
-        return self._parsed(read, data)
+        return self._opened.format.parse(data, span_of(self._opened.index, read))
 
     def read_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:  # noqa: ARG002
         """Read the bytes of a unit into a buffer, without a copy unless they are verified or cached."""
@@ -120,11 +120,16 @@ class LocalReaders:
 
         The units are counted together: counting a unit takes as long as reading it.
         """
-        began = self._counters.wait_begins()
+        opened, began = self._opened, self._counters.wait_begins()
         stored: list[bytes | None] = []
         try:
             for read, buffer in zip(reads, buffers, strict=True):
-                stored.append(self._bytes_of(read) if buffer is None else self._fill(read, buffer))
+                data = None
+                if buffer is None:
+                    data = read_unit(opened, read, stats=self._stats, verify=self._verifies)
+                else:
+                    self._fill(read, buffer)
+                stored.append(data)
         except Exception:
             if not stored:
                 raise
@@ -134,7 +139,7 @@ class LocalReaders:
         records: list[Records | None] = []
         try:
             for read, data in zip(reads, stored, strict=False):
-                records.append(None if data is None else self._parsed(read, data))
+                records.append(None if data is None else opened.format.parse(data, span_of(opened.index, read)))
         except Exception:
             if not records:
                 raise
@@ -143,12 +148,9 @@ class LocalReaders:
                 self._memory.reserve(read.num_bytes)
         return records
 
-    def _bytes_of(self, read: UnitRead) -> bytes:
-        return read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
-
     def _fill(self, read: UnitRead, buffer: memoryview) -> None:
         if not self._reads_in_place:
-            buffer[:] = self._bytes_of(read)
+            buffer[:] = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
             return
         try:
             # Readers of a `LocalStore` have `fill`.
@@ -157,9 +159,6 @@ class LocalReaders:
             path = self._opened.paths[read.shard]
             error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
             raise
-
-    def _parsed(self, read: UnitRead, data: bytes) -> Records:
-        return self._opened.format.parse(data, span_of(self._opened.index, read))
 
     def _count(self, began: float, num_bytes: int, num_reads: int) -> None:
         counters = self._counters

@@ -229,7 +229,7 @@ run_exchange(Wire *wire, const Py_buffer *request, char *head, const Py_buffer *
     return received;
 }
 
-/* exchange(fileno, is_kept, request, buffer or None, num_bytes, silence_seconds, until_seconds) */
+/* exchange(fileno, is_kept, request, buffer or None, num_bytes, silence_seconds, most_seconds) */
 static PyObject *
 exchange(PyObject *module, PyObject *args)
 {
@@ -253,6 +253,7 @@ exchange(PyObject *module, PyObject *args)
         result = Py_NewRef(Py_None);
         goto end;
     }
+    wire.until_seconds += monotonic_seconds();
     wire.thread = PyEval_SaveThread();
     Received received = run_exchange(&wire, &request, head, &body);
     wake_after(&wire, 1);

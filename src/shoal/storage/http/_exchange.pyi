@@ -5,6 +5,6 @@ def exchange(
     buffer: memoryview | None,
     num_bytes: int,
     silence_seconds: float,
-    until_seconds: float,
+    most_seconds: float,
     /,
 ) -> tuple[bytes, int, bytes] | None: ...

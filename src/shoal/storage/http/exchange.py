@@ -95,7 +95,10 @@ def exchange_compiled(
     sock: socket.socket, request: bytes, buffer: memoryview | None, num_bytes: int, limits: Limits, *, is_kept: bool
 ) -> Exchanged | None:
     """Do the same as `exchange_in_python`, in one call without the interpreter's lock."""
-    exchanged = _module.exchange(sock.fileno(), is_kept, request, buffer, num_bytes, *limits)
+    most_seconds = limits.until_seconds - time.monotonic()
+    exchanged = _module.exchange(
+        sock.fileno(), is_kept, request, buffer, num_bytes, limits.silence_seconds, most_seconds
+    )
     return None if exchanged is None else Exchanged(*exchanged)
 
 

@@ -220,7 +220,17 @@ class TarRecords:
     wrong, causes one walk through the whole unit, by `WalkedRecords`, which reads it in full or reports the error.
     """
 
-    __slots__ = ("_buffer", "_is_compiled", "_num_samples", "_payloads", "_slices", "_span", "_starts", "_walked")
+    __slots__ = (
+        "_buffer",
+        "_is_compiled",
+        "_num_samples",
+        "_payloads",
+        "_slices",
+        "_span",
+        "_starts",
+        "_walked",
+        "piece",
+    )
 
     def __init__(self, buffer: Buffer, span: Span, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
@@ -239,6 +249,10 @@ class TarRecords:
             number, key = cut
             what = f"the index begins a sample here, but the sample before has the same key, {key!r}"
             raise wrong_border(what, shard=shard, byte=first_byte + starts[number])
+        self.piece: Piece | None = None
+        """The bytes and borders of the samples, if samples can be cut together with those of other records."""
+        if self._is_compiled and self._walked is None and starts is not None:
+            self.piece = Piece(tar_samples, self._slices, starts)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -258,12 +272,6 @@ class TarRecords:
             if sample is not None:
                 return sample
         return self._all().sample(number)
-
-    @property
-    def piece(self) -> Piece | None:
-        """The bytes and borders of the samples, if samples can be cut together with those of other records."""
-        is_plain = self._is_compiled and self._walked is None and self._starts is not None
-        return Piece(tar_samples, self._slices, self._starts) if is_plain else None  # type: ignore[arg-type]
 
     def layout_crcs(self) -> NDArray[np.uint32]:
         """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
