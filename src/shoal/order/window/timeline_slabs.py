@@ -72,7 +72,7 @@ class Emission:
 
 
 class Timeline:
-    """The time lines of all nodes for one epoch; 1 to 8 bytes per chunk and mostly 8 per block, about 40 ns per chunk.
+    """The time lines of all nodes for one epoch; 1 to 8 bytes per chunk and mostly 12 per block, about 40 ns per chunk.
 
     Attributes
     ----------
@@ -98,8 +98,9 @@ class Timeline:
         self._units = 1 << (slab_samples(width) - 1).bit_length()  # units of time in a block
         self._first_block = chunk_starts(-(-self._count // self._units))
         self._slot_samples = self._lay_out()
-        self._before, self._first_slab = map(_narrowed, self._lay_slabs())
-        self.num_slabs = np.diff(self._first_slab[self._first_block].astype(np.int64))
+        before, self._first_slab = self._lay_slabs()
+        self._before = _narrowed(before)
+        self.num_slabs = np.diff(self._first_slab[self._first_block])
         most_slabs = int(np.diff(self._first_slab).max(initial=1))
         num_units = int(self._first_block[-1]) * self._units
         self._bits = _fixed_point_bits(width, max(largest, most_slabs), num_units)
@@ -206,8 +207,7 @@ class Timeline:
         """Return the start time of slab ``slabs[i]`` of node ``rows[i]``."""
         first = self._first_block[rows]
         slab = self._first_slab[first] + slabs
-        # Of the same type: else the search would first copy all blocks.
-        block = np.searchsorted(self._first_slab[:-1], slab.astype(self._first_slab.dtype), side="right") - 1
+        block = np.searchsorted(self._first_slab[:-1], slab, side="right") - 1
         inside = slab - self._first_slab[block]
         share = -((-inside << self._block_bits) // (self._first_slab[block + 1] - self._first_slab[block]))
         time: NDArray[np.int64] = np.minimum(((block - first) << self._block_bits) + share, self._end[rows])
