@@ -72,7 +72,7 @@ class Emission:
 
 
 class Timeline:
-    """The time lines of all nodes for one epoch; 1 to 8 bytes per chunk and 16 per block, about 40 ns per chunk.
+    """The time lines of all nodes for one epoch; 1 to 8 bytes per chunk and mostly 12 per block, about 40 ns per chunk.
 
     Attributes
     ----------
@@ -98,7 +98,8 @@ class Timeline:
         self._units = 1 << (slab_samples(width) - 1).bit_length()  # units of time in a block
         self._first_block = chunk_starts(-(-self._count // self._units))
         self._slot_samples = self._lay_out()
-        self._before, self._first_slab = self._lay_slabs()
+        before, self._first_slab = self._lay_slabs()
+        self._before = _narrowed(before)
         self.num_slabs = np.diff(self._first_slab[self._first_block])
         most_slabs = int(np.diff(self._first_slab).max(initial=1))
         num_units = int(self._first_block[-1]) * self._units
@@ -195,7 +196,7 @@ class Timeline:
         time = self._slab_time(rows, slabs)
         begin, end = self._alive(rows, time, time)
         block = begin // self._units  # earlier blocks are fully delivered
-        done: NDArray[np.int64] = self._before[self._first_block[rows] + block]
+        done: NDArray[np.int64] = self._before[self._first_block[rows] + block].astype(np.int64)
         slots, lengths = expand(block * self._units, end)
         nodes, times = np.repeat(rows, lengths), np.repeat(time, lengths)
         samples, phases = self._samples(nodes, slots), self._phases(self._chunk_keys(nodes, slots))
@@ -378,6 +379,11 @@ class Timeline:
     def _phases(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         phases = draws(keys, np.full(len(keys), _PHASE)) >> np.uint64(64 - self._bits)
         return phases.astype(np.int64)
+
+
+def _narrowed(values: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the values in 32 bits if they fit."""
+    return values.astype(np.uint32) if int(values.max(initial=0)) < 2**32 else values
 
 
 def _fixed_point_bits(width: int, largest: int, num_units: int) -> int:
