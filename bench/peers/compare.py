@@ -5,7 +5,8 @@ missing (``.compat/peers``), writes each workload with each library's own writer
 process each, in interleaved rounds. It prints a table, a line for each goal (``goals.py``: met, short or not measured)
 and every case in which a peer is ahead. ``--json FILE`` keeps the results of all rounds, beside rows of earlier calls
 with ``--only``; ``--page`` writes ``docs/benchmarks.md`` and its picture from such a file, without measuring.
-``--source DIRECTORY`` measures the shoal in another directory.
+``--goals`` leaves out the rows that no goal names. ``--source DIRECTORY`` measures the shoal in
+another directory.
 
 Time is from the construction of a dataset to the end of its epoch, after a first sample of another one, so imports and
 what is made on first use (shoal's index) are not in it. Shards are read once just before, and before a first batch the
@@ -38,7 +39,7 @@ ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 from ahead import peer_wins  # noqa: E402  # after the path to it
-from goals import outcomes  # noqa: E402
+from goals import outcomes, rows_of_goals  # noqa: E402
 from job import Job  # noqa: E402
 from other_runs import OTHERS, OtherRuns  # noqa: E402
 from page import DATA, write_page  # noqa: E402
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.25, help="1 is 1 GB of tokens and 2 GB of blobs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=[], help="workloads and libraries")
+    parser.add_argument("--goals", action="store_true", help="rows of goals, and the best peers of --json beside them")
     parser.add_argument("--data", type=Path, help="keep the shards there (default: a temporary folder)")
     parser.add_argument("--json", type=Path, default=DATA, help="where results are kept")
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="the directory of the package shoal")
@@ -73,7 +75,7 @@ def main() -> None:
     if not arguments.page:
         with tempfile.TemporaryDirectory(prefix="bench-peers-") as scratch:
             found = measure(arguments, (arguments.data or Path(scratch, "data")).resolve(), Path(scratch))
-        if arguments.only and arguments.json.exists():
+        if (arguments.only or arguments.goals) and arguments.json.exists():
             found = joined(json.loads(arguments.json.read_text()), found)
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     found = json.loads(arguments.json.read_text())
@@ -96,6 +98,10 @@ def is_chosen(row: Row, only: list[str]) -> bool:
 
 def measure(arguments: argparse.Namespace, data: Path, scratch: Path) -> dict[str, Any]:
     rows = [row for row in ROWS if is_chosen(row, arguments.only)]
+    if arguments.goals:
+        before = figures_of(json.loads(arguments.json.read_text())) if arguments.json.exists() else {}
+        of_goals = rows_of_goals(before)
+        rows = [row for row in rows if row in of_goals]
     runner = Runner(data, scratch, arguments.source.resolve())
     rows = [row for row in rows if runner.can_run(row)]
     sizes: dict[str, list[int]] = {}

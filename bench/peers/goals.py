@@ -172,6 +172,17 @@ def _peer(each: Measured | None, quantity: Quantity) -> str:
     return "" if each is None else f"{each.row.title} {quantity.told(each)}"
 
 
+def rows_of_goals(figures: Figures) -> set[Row]:
+    """Return the rows that goals name, and the peers beside them by figures of an earlier call."""
+    rows: set[Row] = set()
+    for goal in GOALS:
+        beside, goodness = _beside(goal, figures), goal.quantity.goodness
+        peers = (best_of(beside, goodness, mixes=True), best_of(beside, goodness))
+        rows |= {*goal.rows, *goal.limits, *(each.row for each in peers if each is not None)}
+        rows |= {goal.of} if isinstance(goal.of, Row) else set()
+    return rows
+
+
 def outcomes(figures: Figures) -> list[Outcome]:
     """Return all goals beside their figures."""
     return [outcome_of(goal, figures) for goal in GOALS]
