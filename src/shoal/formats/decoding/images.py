@@ -6,8 +6,8 @@ Pillow decodes images; libjpeg-turbo gives the same pixels of most JPEGs without
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from operator import index
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.array_decoder import AllocateNth, ArrayDecoder
 from shoal.hints import pip_install
 
 IMAGE_SUFFIXES = (
@@ -28,6 +29,7 @@ _READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WE
 _BITS_PER_SAMPLE = 258  # the tag of TIFF
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = {"RGB": "RGB", "RGBA": "RGBA", "L": "GRAY"}
+_BANDS: Mapping[str, tuple[int, ...]] = {"RGB": (3,), "RGBA": (4,), "L": ()}
 
 
 class _Spec(NamedTuple):
@@ -74,16 +76,10 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
     library = pillow(f"decode({name!r})")
     torch = torch_for(f"decode({name!r})", "rgb8, rgb") if spec.kind == "torch" else None
 
+    if spec.kind != "pil" and (mode := spec.mode) is not None:
+        return ArrayDecoder(partial(_arrays, spec, mode, size, library, torch))
+
     def decode(data: bytes) -> Any:
-        if spec.kind != "pil" and spec.mode is not None:
-            jpeg = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
-            if jpeg is None:
-                pixels = np.array(_by_pillow(data, spec.mode, size))
-            elif size is None or jpeg.pixels.shape[:2] == size == jpeg.extent:
-                pixels = jpeg.pixels
-            else:
-                pixels = np.array(_resized(library.fromarray(jpeg.pixels), size, jpeg.extent))
-            return _finished(pixels, spec, torch)
         if spec.mode is not None:
             return _by_pillow(data, spec.mode, size)
         image = open_image(data)
@@ -91,6 +87,40 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
         return image
 
     return decode
+
+
+def _arrays(
+    spec: _Spec,
+    mode: str,
+    size: tuple[int, int] | None,
+    library: Any,
+    torch: Any,
+    data: Sequence[bytes],
+    allocate: AllocateNth,
+) -> list[Any]:
+    """Return the arrays or tensors of images, in memory of ``allocate``."""
+    # The pixels of libjpeg-turbo are the result, unless they are resized, turned or divided.
+    is_last = size is None and torch is None and not spec.is_float
+    # A loop of its own: between two images the code of the interpreter has left the cache of the processor.
+    plans = [_jpeg_plan(one, mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size) for one in data]
+    rows = [allocate(n, plan.shape, np.uint8) if plan and is_last else None for n, plan in enumerate(plans)]
+    arrays: list[Any] = []
+    scratch = np.empty(0, np.uint8)
+    for number, (one, plan, row) in enumerate(zip(data, plans, rows, strict=True)):
+        pixels = None
+        if plan is not None:
+            if row is None and scratch.shape != plan.shape:
+                scratch = np.empty(plan.shape, np.uint8)
+            pixels = _jpeg_pixels(one, mode, plan, scratch if row is None else row)
+        if pixels is not None and row is not None:
+            arrays.append(row)
+            continue
+        if plan is None or pixels is None:
+            pixels = np.asarray(_by_pillow(one, mode, size))
+        elif size is not None and not pixels.shape[:2] == size == plan.extent:
+            pixels = np.asarray(_resized(library.fromarray(pixels), size, plan.extent))
+        arrays.append(_finished(pixels, spec, torch, partial(allocate, number)))
+    return arrays
 
 
 def exact_size(size: Any) -> tuple[int, int]:
@@ -144,13 +174,14 @@ def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> 
     return image.resize(size[::-1], pillow("an image").Resampling.BILINEAR, (0, 0, *extent[::-1]))
 
 
-def _finished(array: NDArray[Any], spec: _Spec, torch: Any) -> Any:
+def _finished(array: NDArray[Any], spec: _Spec, torch: Any, allocate: Callable[..., NDArray[Any]]) -> Any:
     turned = array if torch is None or array.ndim == 2 else array.transpose(2, 0, 1)
+    made = allocate(turned.shape, np.float32 if spec.is_float else np.uint8)
     if spec.is_float:  # turned and divided in one pass
-        turned = np.divide(turned, np.float32(255), dtype=np.float32, order="C")
-    elif torch is not None:
-        turned = turned.copy()
-    return turned if torch is None else torch.from_numpy(turned)
+        np.divide(turned, np.float32(255), out=made)
+    else:
+        np.copyto(made, turned)
+    return made if torch is None else torch.from_numpy(made)
 
 
 class JpegPixels(NamedTuple):
@@ -161,6 +192,14 @@ class JpegPixels(NamedTuple):
 
     pixels: NDArray[np.uint8]
     extent: tuple[float, float]
+
+
+class _JpegPlan(NamedTuple):
+    """The shape of the pixels of a JPEG once it is scaled, the covered height and width, and the scale."""
+
+    shape: tuple[int, ...]
+    extent: tuple[float, float]
+    scale: int
 
 
 def jpeg_pixels(
@@ -175,23 +214,41 @@ def jpeg_pixels(
     The image is scaled while its cosine transform is undone, by the smallest of 1/8, 1/4 and 1/2 that leaves it at
     least ``least``, a height and a width, as Pillow's ``draft`` does.
     """
+    plan = _jpeg_plan(data, mode, most_pixels=most_pixels, least=least)
+    pixels = None if plan is None else _jpeg_pixels(data, mode, plan, np.empty(plan.shape, np.uint8))
+    return None if plan is None or pixels is None else JpegPixels(pixels, plan.extent)
+
+
+def _jpeg_plan(data: bytes, mode: str, *, most_pixels: int | None, least: tuple[int, int] | None) -> _JpegPlan | None:
+    """Return how to decode a JPEG; None if Pillow must decode it."""
     library = _simplejpeg()
     if library is None or data[:3] != _JPEG_START:
         return None
     try:
         height, width, colors, _ = library.decode_jpeg_header(data)
-        # Grey from colours is a matter of weights, and Pillow has its own.
-        is_alike = colors == "Gray" or (colors == "YCbCr" and mode != "L")
-        if (most_pixels is not None and height * width > most_pixels) or not is_alike:
-            return None
-        most = 1 if least is None else min(height // least[0], width // least[1])
-        scale = next((scale for scale in (8, 4, 2) if scale <= most), 1)  # Pillow's, and libjpeg-turbo's fastest
-        # The size that this scale gives, rounded up as by libjpeg.
-        limits = {"min_height": -(-height // scale), "min_width": -(-width // scale), "min_factor": scale}
-        pixels: NDArray[np.uint8] = library.decode_jpeg(data, _JPEG_COLORS[mode], **limits)
     except ValueError:
         return None
-    return JpegPixels(pixels[..., 0] if mode == "L" else pixels, (height / scale, width / scale))
+    # Grey from colours is a matter of weights, and Pillow has its own.
+    is_alike = colors == "Gray" or (colors == "YCbCr" and mode != "L")
+    if (most_pixels is not None and height * width > most_pixels) or not is_alike:
+        return None
+    most = 1 if least is None else min(height // least[0], width // least[1])
+    scale = next((scale for scale in (8, 4, 2) if scale <= most), 1)  # Pillow's, and libjpeg-turbo's fastest
+    # The size that this scale gives, rounded up as by libjpeg.
+    shape = -(-height // scale), -(-width // scale), *_BANDS[mode]
+    return _JpegPlan(shape, (height / scale, width / scale), scale)
+
+
+def _jpeg_pixels(data: bytes, mode: str, plan: _JpegPlan, pixels: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """Decode a JPEG into ``pixels``, and return them; None if Pillow must decode it."""
+    height, width = plan.shape[:2]
+    try:
+        written = _simplejpeg().decode_jpeg(
+            data, _JPEG_COLORS[mode], min_height=height, min_width=width, min_factor=plan.scale, buffer=pixels
+        )
+    except ValueError:
+        return None
+    return pixels if written.shape[:2] == (height, width) else None
 
 
 def decodes_without_lock() -> bool:

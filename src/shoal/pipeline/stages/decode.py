@@ -12,6 +12,7 @@ from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of, m
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean, pointer_in
+from shoal.pipeline.batch_rows import NextRows
 from shoal.pipeline.stages.chosen_fields import fields_of
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage
@@ -73,6 +74,7 @@ class Decode(Stage):
                 self._decoders |= spec
                 self._functions |= spec
         self._by_names: dict[tuple[Any, ...], tuple[tuple[str, Decoder], ...]] = {}
+        self._rows: NextRows | None = None
 
     @property
     def has_functions(self) -> bool:
@@ -83,6 +85,12 @@ class Decode(Stage):
     def has_media(self) -> bool:
         """True if this stage decodes images, audio or video, and thus releases the interpreter's lock."""
         return any(isinstance(spec, str) for spec in self._specs)
+
+    def filling(self, rows: NextRows) -> Decode:
+        """Return this stage with memory for arrays."""
+        filled = object.__new__(Decode)
+        filled.__dict__ = self.__dict__ | {"_rows": rows}
+        return filled
 
     def blames_data(self, error: Exception) -> bool:
         """Return True unless the error is among `NO_DAMAGE`."""
@@ -99,12 +107,12 @@ class Decode(Stage):
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with decoded fields."""
         fields = fields_of(sample, "decode()")
-        names, decoded = tuple(fields), dict(fields)
+        names, decoded, rows = tuple(fields), dict(fields), self._rows
         for name, decoder in self._by_names.get(names) or self._decoders_of(names):
             value = decoded[name]
             try:
                 if type(value) is bytes:
-                    decoded[name] = decoder(value)
+                    decoded[name] = decoder(value) if rows is None else rows.decoded(name, decoder, [value])[0]
                 elif name in self._of_features:
                     decoded[name] = None if value is None else decoder(value)
                 elif isinstance(value, bytes | memoryview):
@@ -119,6 +127,23 @@ class Decode(Stage):
                     raise FieldError(label, 'decode({"suffix": function}) decodes fields otherwise') from error
                 error.add_note(f"shoal: decoding {label}")
                 raise
+        return decoded
+
+    def on_run(self, samples: Sequence[Any], sample_ids: Sequence[int]) -> list[Any]:
+        """Decode field by field, which takes less of the interpreter's time, if the samples have the same fields."""
+        names, rows = tuple(samples[0]) if type(samples[0]) is dict else (), self._rows
+        if not all(type(sample) is dict and tuple(sample) == names for sample in samples):
+            return list(map(self, samples, sample_ids))
+        columns: dict[Any, list[Any]] = {}
+        for name, decoder in self._by_names.get(names) or self._decoders_of(names):
+            data = [sample[name] for sample in samples]
+            if not all(type(value) is bytes for value in data):
+                return list(map(self, samples, sample_ids))
+            columns[name] = list(map(decoder, data)) if rows is None else rows.decoded(name, decoder, data)
+        decoded = [dict(sample) for sample in samples]
+        for name, column in columns.items():
+            for sample, value in zip(decoded, column, strict=True):
+                sample[name] = value
         return decoded
 
     def _decoders_of(self, names: tuple[Any, ...]) -> tuple[tuple[str, Decoder], ...]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from shoal.pipeline.batch_rows import BatchRows, ReusedArrays
 from shoal.pipeline.collate import nested
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
@@ -17,7 +21,6 @@ from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.nearest_kept import NearestKept
 from shoal.stream.iterating.shares import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.states.iterator_position import Position
 
 
 class CutBatches(Batcher):
@@ -34,17 +37,18 @@ class CutBatches(Batcher):
 
 def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made from samples."""
-    process, stages_of_runs, position = context.process, context.stages_of_runs, context.position
-    collated, deliver, nearest = context.pipeline.collator, context.deliverer, NearestKept(context)
+    position, pipeline, stages_of_runs = context.position, context.pipeline, context.stages_of_runs
+    collated, deliver, nearest = pipeline.collator, context.deliverer, NearestKept(context)
+    allocate = ReusedArrays() if pipeline.allocate is np.empty else pipeline.allocate
+    memory_of = partial(BatchRows, allocate=allocate, fills=pipeline.fills_rows)
     for span in spans:
-        stored, share = context.samples(span), span.share
+        stored, share = context.samples_of_batches(span, memory_of), span.share
         ids, marks = share.ids.tolist(), share.repeated.tolist()
         for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
             position.num_yielded = step
-            samples: list[Any] = list(itertools.islice(stored, end - begin))
+            samples, memory = next(stored)
             repeated, num_filtered = marks[begin:end], 0
-            if process:
-                samples = _processed(process, stages_of_runs, samples, ids[begin:end], position)
+            samples = _processed(context, stages_of_runs, memory, samples, ids[begin:end])
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
             if len(samples) < end - begin:
@@ -52,26 +56,32 @@ def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[A
             if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
-            batch = deliver(collated(samples), repeated)
+            batch = deliver(collated(samples, memory), repeated)
             context.counters.num_filtered += num_filtered
             position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
 
 def _processed(
-    process: Callable[[Any, int], Any],
+    context: BatchContext,
     stages_of_runs: Sequence[Stage] | None,
+    memory: BatchRows,
     samples: list[Any],
     ids: list[int],
-    position: Position,
 ) -> list[Any]:
     """Return the processed samples of a batch; fewer if the stream is closed meanwhile."""
+    stages, rows = context.stages_left, memory.next_from(0)
+    if rows is not None:
+        stages = [stage.filling(rows) for stage in stages]
     if stages_of_runs is not None:
         results = samples
         with suppress(Exception):  # the same error is raised below, at its sample
-            for stage in stages_of_runs:
+            for stage in stages:
                 results = list(map(stage, results, ids))
             return results
+    process, position = context.process_by(stages), context.position
+    if process is None:
+        return samples
     return [process(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
 
 
