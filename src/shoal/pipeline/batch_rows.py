@@ -20,6 +20,7 @@ Allocate = Callable[..., NDArray[Any]]
 
 _LEAST_REUSED_BYTES = 1 << 20  # the allocator keeps smaller memory itself
 _MOST_FREE = 2
+_UNMADE = object()  # is no value of a sample
 
 
 class ReusedArrays:
@@ -76,7 +77,7 @@ class _Column:
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array, self.shape = array, array.shape[1:]
-        self.values: list[Any] = [None] * len(array)
+        self.values: list[Any] = [_UNMADE] * len(array)
 
 
 class BatchRows:
@@ -110,9 +111,10 @@ class BatchRows:
                 column = self._columns[field] = _Column(self._allocate((self.num_rows, *shape), dtype))
         return column if column.shape == shape and column.array.dtype == dtype else None
 
-    def note(self, field: str, number: int, value: Any) -> None:
-        """Note the value that was made in a row of a field."""
-        self._columns[field].values[number] = value
+    def shape_of(self, field: str) -> tuple[int, ...] | None:
+        """Return the shape of a row of a field; None if it has no array yet."""
+        column = self._columns.get(field)
+        return None if column is None else column.shape
 
     def stacked(self, values: Sequence[Any]) -> NDArray[Any] | None:
         """Return the array whose rows became these values, all of them in order; None if they must be copied."""
@@ -145,27 +147,44 @@ class NextRows:
 
 
 class _FieldRows:
-    """Some rows of one field; a call returns a row if a value has its shape and type, else new memory."""
+    """The memory of some rows of one field; a value of another shape or type gets new memory."""
 
-    __slots__ = ("_batch", "_column", "_field", "_first", "_is_row")
+    __slots__ = ("_are_rows", "_batch", "_column", "_field", "_first", "_rows")
 
     def __init__(self, batch: BatchRows, field: str, first: int, num_rows: int) -> None:
         self._batch, self._field, self._first = batch, field, first
-        self._is_row = [False] * num_rows
+        self._are_rows = [False] * num_rows
         self._column: _Column | None = None
 
+    @property
+    def likely_shape(self) -> tuple[int, ...] | None:
+        """The shape of earlier values of the batch; None if there are none."""
+        return self._batch.shape_of(self._field)
+
     def __call__(self, number: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Return memory for the array of one value."""
         column, row = self._column, self._first + number
         if column is None or column.shape != shape or column.array.dtype != dtype:
             column = self._column = self._batch.column(self._field, shape, np.dtype(dtype))
-        if column is None or row >= len(column.array):
-            self._is_row[number] = False
-            return np.empty(shape, dtype)
-        self._is_row[number] = True
-        return column.array[row, ...]
+        self._are_rows[number] = column is not None and row < self._batch.num_rows
+        return column.array[row, ...] if column is not None and self._are_rows[number] else np.empty(shape, dtype)
 
-    def keep(self, values: Sequence[Any]) -> None:
+    def all(self, shape: tuple[int, ...], dtype: Any) -> list[NDArray[Any]]:
+        """Return memory for the arrays of all values."""
+        column, num_rows = self._batch.column(self._field, shape, np.dtype(dtype)), len(self._are_rows)
+        if column is None or self._first + num_rows > self._batch.num_rows or not shape:
+            return [self(number, shape, dtype) for number in range(num_rows)]
+        self._column, self._are_rows = column, [True] * num_rows
+        return list(column.array[self._first : self._first + num_rows])
+
+    def keep(self, values: list[Any]) -> None:
         """Note the values that were made in their rows."""
-        for number, (value, is_row) in enumerate(zip(values, self._is_row, strict=True)):
+        column, first = self._column, self._first
+        if column is None:
+            return
+        if all(self._are_rows):
+            column.values[first : first + len(values)] = values
+            return
+        for number, (value, is_row) in enumerate(zip(values, self._are_rows, strict=True), first):
             if is_row:
-                self._batch.note(self._field, self._first + number, value)
+                column.values[number] = value

@@ -32,9 +32,10 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done, submit
 from shoal.storage.retry import StoppedError
 
-_GROUP_SAMPLES = 16  # per task of a thread: a task costs 30 us, as much as decoding a small image
+_GROUP_SAMPLES = 8  # per task of a thread, twice as many if they are small: a task costs 30 us and more
+_SMALL = 64  # so many samples fit into the limit
 _RUN_BYTES = 256 << 10  # of stored samples that go through each stage together
-_GROUPS_A_THREAD = 4  # with 2, threads were idle for a fifth of the time, while samples were collated
+_SAMPLES_A_THREAD = 32  # with 16, threads were idle for a fifth of the time, while samples were collated
 # Pillow keeps the interpreter's lock for a quarter of decoding a JPEG or more: 8 threads gave less than 4, and left
 # less to the training loop. libjpeg-turbo keeps it for a twentieth, so 8 threads still wait little for each other.
 _MOST_THREADS, _MOST_LOCK_FREE = 4, 8
@@ -127,8 +128,8 @@ class Decoders:
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
         self._work = _Work(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
-        self._most_groups = _GROUPS_A_THREAD * how.num_threads
-        self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
+        self._most_samples = _SAMPLES_A_THREAD * how.num_threads
+        self._limit_bytes, self._sample_bytes = how.limit_bytes, 0.0  # of the group with the largest samples
         self._waiting: deque[Future[tuple[list[Any], int]]] = deque()
         # Apart from the results: a result may refer to the owner of this object, and the finalizer would keep both.
         self._under_way: set[Future[Any]] = set()
@@ -137,23 +138,26 @@ class Decoders:
 
     def samples(self, samples: Iterator[Any], ids: Sequence[int]) -> Iterator[Any]:
         """Yield each sample after the threaded stages, given samples and their ids."""
-        return self._decoded(zip(samples, ids, strict=False), _Places(()))
+        return itertools.chain.from_iterable(self._runs(zip(samples, ids, strict=False), _Places(())))
 
     def batches(
         self, samples: Iterator[Any], ids: Sequence[int], sizes: Sequence[int], memory_of: Callable[[int], BatchRows]
     ) -> Iterator[tuple[list[Any], BatchRows]]:
         """Yield the samples of batches of these sizes after the threaded stages, each with the memory of the batch."""
         places = _Places(map(memory_of, sizes))
-        decoded = self._decoded(zip(samples, ids, strict=False), places)
+        runs = self._runs(zip(samples, ids, strict=False), places)
+        left: list[Any] = []
         for size in sizes:
-            batch = list(itertools.islice(decoded, size))
-            yield batch, places.given.popleft() if places.given else memory_of(size)
+            while len(left) < size and (run := next(runs, None)) is not None:
+                left += run
+            yield left[:size], places.given.popleft() if places.given else memory_of(size)
+            left = left[size:]
 
-    def _decoded(self, named: Iterator[tuple[Any, int]], places: _Places) -> Iterator[Any]:
-        """Yield samples after the stages; ``named`` may end early: the last position of an epoch may have no sample."""
+    def _runs(self, named: Iterator[tuple[Any, int]], places: _Places) -> Iterator[list[Any]]:
+        """Yield lists of samples after the stages; the last position of an epoch may have no sample."""
         waiting = self._waiting
         while True:
-            while self._has_room(len(waiting)) and (group := _group(named, places)):
+            while self._has_room(len(waiting)) and (group := _group(named, places, self._group_samples)):
                 with InterruptsHeld():
                     if self._pool is None:
                         raise _closed()
@@ -165,20 +169,27 @@ class Decoders:
                 raise _closed()
             with InterruptsHeld():
                 results, num_bytes = waiting.popleft().result()
-            self._largest_bytes = max(self._largest_bytes, num_bytes)
-            for sample in results:
-                if type(sample) is _Raised:
-                    raise sample.error
-                yield sample
+            self._sample_bytes = max(self._sample_bytes, num_bytes / max(1, len(results)))
+            failed = results.pop() if results and type(results[-1]) is _Raised else None
+            if results:
+                yield results
+            if failed is not None:
+                raise failed.error
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
         waiting = self._waiting
         return not waiting or is_done(waiting[0], timeout_seconds) or self._stop.is_set()
 
+    @property
+    def _group_samples(self) -> int:
+        """Number of samples in the next group: more if they are small."""
+        is_small = 0 < _SMALL * self._sample_bytes <= self._limit_bytes
+        return _GROUP_SAMPLES * (1 + is_small)
+
     def _has_room(self, num_waiting: int) -> bool:
-        """True if one more group may be submitted; only one until the size of a group is known."""
-        fits = 0 < self._largest_bytes * (num_waiting + 1) <= self._limit_bytes
-        return not num_waiting or (fits and num_waiting < self._most_groups)
+        """True if one more group may be submitted; only one until the size of a sample is known."""
+        fits = 0 < self._sample_bytes * self._group_samples * (num_waiting + 1) <= self._limit_bytes
+        return not num_waiting or (fits and (num_waiting + 1) * self._group_samples <= self._most_samples)
 
     def close(self) -> None:
         """Stop decoding."""
@@ -280,10 +291,10 @@ class _Places:
         return batch, first, self._num_given - first
 
 
-def _group(named: Iterator[tuple[Any, int]], places: _Places) -> list[_Part]:
+def _group(named: Iterator[tuple[Any, int]], places: _Places, num_samples: int) -> list[_Part]:
     """Return the next samples; the error of a sample that cannot be read takes its position."""
     group: list[_Part] = []
-    num_left = _GROUP_SAMPLES
+    num_left = num_samples
     while num_left:
         batch, first, most = places.next(num_left)
         part: _Named = []

@@ -8,14 +8,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from operator import index
+from itertools import repeat
+from operator import index, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.decoding.array_decoder import AllocateNth, ArrayDecoder
+from shoal.formats.decoding.array_decoder import ArrayDecoder, Memory
 from shoal.hints import pip_install
 
 IMAGE_SUFFIXES = (
@@ -28,8 +29,12 @@ _READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WE
 
 _BITS_PER_SAMPLE = 258  # the tag of TIFF
 _JPEG_START = b"\xff\xd8\xff"
+_JFIF_START = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00"
 _JPEG_COLORS = {"RGB": "RGB", "RGBA": "RGBA", "L": "GRAY"}
 _BANDS: Mapping[str, tuple[int, ...]] = {"RGB": (3,), "RGBA": (4,), "L": ()}
+
+
+_starts_jfif = methodcaller("startswith", _JFIF_START)
 
 
 class _Spec(NamedTuple):
@@ -96,30 +101,36 @@ def _arrays(
     library: Any,
     torch: Any,
     data: Sequence[bytes],
-    allocate: AllocateNth,
+    memory: Memory,
 ) -> list[Any]:
-    """Return the arrays or tensors of images, in memory of ``allocate``."""
+    """Return the arrays or tensors of images, in ``memory``."""
     # The pixels of libjpeg-turbo are the result, unless they are resized, turned or divided.
     is_last = size is None and torch is None and not spec.is_float
-    # A loop of its own: between two images the code of the interpreter has left the cache of the processor.
-    plans = [_jpeg_plan(one, mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size) for one in data]
-    rows = [allocate(n, plan.shape, np.uint8) if plan and is_last else None for n, plan in enumerate(plans)]
+    if is_last and (shape := memory.likely_shape) is not None and _are_plain(data, mode, shape):
+        rows = memory.all(shape, np.uint8)
+        if _are_decoded(data, mode, _JpegPlan(shape, (shape[0], shape[1]), 1), rows):  # without reading headers twice
+            return rows
+    plans = _jpeg_plans(data, mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
+    if is_last and (plan := plans[0]) is not None and plans.count(plan) == len(plans):
+        rows = memory.all(plan.shape, np.uint8)
+        if _are_decoded(data, mode, plan, rows):
+            return rows
     arrays: list[Any] = []
-    scratch = np.empty(0, np.uint8)
-    for number, (one, plan, row) in enumerate(zip(data, plans, rows, strict=True)):
+    scratch: NDArray[np.uint8] = np.empty(0, np.uint8)
+    for number, (one, plan) in enumerate(zip(data, plans, strict=True)):
         pixels = None
         if plan is not None:
-            if row is None and scratch.shape != plan.shape:
-                scratch = np.empty(plan.shape, np.uint8)
-            pixels = _jpeg_pixels(one, mode, plan, scratch if row is None else row)
-        if pixels is not None and row is not None:
-            arrays.append(row)
+            if is_last or scratch.shape != plan.shape:
+                scratch = memory(number, plan.shape, np.uint8) if is_last else np.empty(plan.shape, np.uint8)
+            pixels = scratch if _are_decoded([one], mode, plan, [scratch]) else None
+        if pixels is not None and is_last:
+            arrays.append(pixels)
             continue
         if plan is None or pixels is None:
             pixels = np.asarray(_by_pillow(one, mode, size))
         elif size is not None and not pixels.shape[:2] == size == plan.extent:
             pixels = np.asarray(_resized(library.fromarray(pixels), size, plan.extent))
-        arrays.append(_finished(pixels, spec, torch, partial(allocate, number)))
+        arrays.append(_finished(pixels, spec, torch, partial(memory, number)))
     return arrays
 
 
@@ -214,20 +225,37 @@ def jpeg_pixels(
     The image is scaled while its cosine transform is undone, by the smallest of 1/8, 1/4 and 1/2 that leaves it at
     least ``least``, a height and a width, as Pillow's ``draft`` does.
     """
-    plan = _jpeg_plan(data, mode, most_pixels=most_pixels, least=least)
-    pixels = None if plan is None else _jpeg_pixels(data, mode, plan, np.empty(plan.shape, np.uint8))
-    return None if plan is None or pixels is None else JpegPixels(pixels, plan.extent)
+    (plan,) = _jpeg_plans([data], mode, most_pixels=most_pixels, least=least)
+    if plan is None:
+        return None
+    pixels = np.empty(plan.shape, np.uint8)
+    return JpegPixels(pixels, plan.extent) if _are_decoded([data], mode, plan, [pixels]) else None
 
 
-def _jpeg_plan(data: bytes, mode: str, *, most_pixels: int | None, least: tuple[int, int] | None) -> _JpegPlan | None:
-    """Return how to decode a JPEG; None if Pillow must decode it."""
+def _jpeg_plans(
+    data: Sequence[bytes], mode: str, *, most_pixels: int | None, least: tuple[int, int] | None
+) -> list[_JpegPlan | None]:
+    """Return how to decode each JPEG; None for an image that Pillow must decode."""
     library = _simplejpeg()
-    if library is None or data[:3] != _JPEG_START:
-        return None
+    if library is None:
+        return [None] * len(data)
+    # Loops in C: between two images the code of the interpreter leaves the cache of the processor.
     try:
-        height, width, colors, _ = library.decode_jpeg_header(data)
+        headers = list(map(library.decode_jpeg_header, data))
     except ValueError:
-        return None
+        return (
+            [None]
+            if len(data) == 1
+            else [_jpeg_plans([one], mode, most_pixels=most_pixels, least=least)[0] for one in data]
+        )
+    plan = partial(_jpeg_plan, mode=mode, most_pixels=most_pixels, least=least)
+    return [plan(headers[0])] * len(data) if headers.count(headers[0]) == len(headers) else list(map(plan, headers))
+
+
+def _jpeg_plan(
+    header: tuple[int, int, str, str], *, mode: str, most_pixels: int | None, least: tuple[int, int] | None
+) -> _JpegPlan | None:
+    height, width, colors, _ = header
     # Grey from colours is a matter of weights, and Pillow has its own.
     is_alike = colors == "Gray" or (colors == "YCbCr" and mode != "L")
     if (most_pixels is not None and height * width > most_pixels) or not is_alike:
@@ -239,16 +267,21 @@ def _jpeg_plan(data: bytes, mode: str, *, most_pixels: int | None, least: tuple[
     return _JpegPlan(shape, (height / scale, width / scale), scale)
 
 
-def _jpeg_pixels(data: bytes, mode: str, plan: _JpegPlan, pixels: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """Decode a JPEG into ``pixels``, and return them; None if Pillow must decode it."""
+def _are_plain(data: Sequence[bytes], mode: str, shape: tuple[int, ...]) -> bool:
+    """Return True for JPEGs of JFIF, whose colours are YCbCr or grey, that may have this shape in RGB."""
+    return _simplejpeg() is not None and mode != "L" and shape[2:] == _BANDS[mode] and all(map(_starts_jfif, data))
+
+
+def _are_decoded(data: Sequence[bytes], mode: str, plan: _JpegPlan, pixels: Sequence[NDArray[np.uint8]]) -> bool:
+    """Decode JPEGs of one plan into ``pixels``; return False if Pillow must decode one of them."""
     height, width = plan.shape[:2]
+    settings: tuple[Any, ...] = (_JPEG_COLORS[mode], False, False, height, width, plan.scale)
+    # An image of another size is refused, or does not fill its row.
     try:
-        written = _simplejpeg().decode_jpeg(
-            data, _JPEG_COLORS[mode], min_height=height, min_width=width, min_factor=plan.scale, buffer=pixels
-        )
+        written = list(map(_simplejpeg().decode_jpeg, data, *map(repeat, settings), pixels))
     except ValueError:
-        return None
-    return pixels if written.shape[:2] == (height, width) else None
+        return False
+    return all(each.shape[:2] == (height, width) for each in written)
 
 
 def decodes_without_lock() -> bool:
