@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import UsageError
+from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.tensors import tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -170,3 +173,36 @@ def test_what_lies_in_a_tensor_stays_of_its_storage(kind: str) -> None:
         assert made.numpy().tolist() == array.tolist()
         assert not array.size or made.data_ptr() == array.ctypes.data
     assert not tensors(np.zeros(3)).is_shared()
+
+
+VALUES = st.one_of(
+    st.integers(-(2**65), 2**65),
+    st.integers(-5, 5),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.just(np.arange(3)),
+    st.just(np.int16(4)),
+    st.just(np.float64(0.5)),
+    st.lists(st.integers(0, 3), max_size=2),
+    st.dictionaries(st.just("a"), st.integers(0, 3), max_size=1),
+    st.tuples(st.integers(0, 3)),
+)
+
+
+@given(
+    columns=st.lists(st.lists(VALUES, min_size=3, max_size=3) | st.lists(st.integers(), min_size=3, max_size=3)),
+    name=st.sampled_from(["numpy", "python", None]),
+    lacks=st.booleans(),
+)
+def test_samples_together_are_those_of_each_alone(columns: list[list[Any]], name: str | None, lacks: bool) -> None:
+    samples: list[Any] = [{str(n): column[row] for n, column in enumerate(columns)} for row in range(3)]
+    if lacks and columns:
+        samples[1].pop("0")
+    formatting = Formatting(name)
+    alone, together = [formatting.sample(sample) for sample in samples], formatting.samples(samples)
+    assert repr(together) == repr(alone)
+    for one, other in zip(alone, together, strict=True):
+        assert [type(value) for value in one.values()] == [type(value) for value in other.values()]

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 _MOST_BYTES = (32 << 20) - (64 << 10)  # a mapping of 32 MiB changes no threshold, and has a header besides these bytes
 _LEAST_BYTES = 128 << 10
 
@@ -28,6 +30,13 @@ def bytes_of(value: Any) -> int:
     >>> bytes_of({"x": np.zeros((2, 8)), "names": [b"abc", b"de"]})
     133
     """
+    kind = type(value)
+    if kind is bytes or kind is str:
+        return len(value)
+    if kind is dict:
+        return sum([bytes_of(part) for part in value.values()])
+    if kind is np.ndarray:
+        return int(value.nbytes)
     if isinstance(value, bytes | str):
         return len(value)
     if isinstance(value, Mapping):

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from shoal.formats.compiled_cutting import transposed
+from shoal.pipeline.batch_rows import Allocate, BatchRows
 from shoal.pipeline.tensors import tensors
-
-Allocate = Callable[..., Any]
 
 
 def collate(
@@ -96,6 +95,8 @@ def column_of(values: list[Any], allocate: Allocate = np.empty, *, nests: bool =
     first = values[0]
     if isinstance(first, (bytes, str)):
         return values
+    if isinstance(allocate, BatchRows) and (filled := allocate.stacked(values)) is not None:
+        return tensors(filled) if _is_tensor(first) else filled
     if isinstance(first, np.ndarray):
         same = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
         return _stacked_arrays(values, allocate) if same else values

@@ -10,7 +10,7 @@ import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from shoal.formats.decoding.images import decodes_without_lock
 from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
+from shoal.pipeline.batch_rows import BatchRows
 from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
@@ -31,8 +32,10 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done, submit
 from shoal.storage.retry import StoppedError
 
-_GROUP_SAMPLES = 8  # per task of a thread: a task costs 30 us, as much as decoding a small image
-_GROUPS_A_THREAD = 4  # with 2, threads were idle for a fifth of the time, while samples were collated
+_GROUP_SAMPLES = 8  # per task of a thread, twice as many if they are small: a task costs 30 us and more
+_SMALL = 64  # so many samples fit into the limit
+_RUN_BYTES = 256 << 10  # of stored samples that go through each stage together
+_SAMPLES_A_THREAD = 32  # with 16, threads were idle for a fifth of the time, while samples were collated
 # Pillow keeps the interpreter's lock for a quarter of decoding a JPEG or more: 8 threads gave less than 4, and left
 # less to the training loop. libjpeg-turbo keeps it for a twentieth, so 8 threads still wait little for each other.
 _MOST_THREADS, _MOST_LOCK_FREE = 4, 8
@@ -75,7 +78,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
         threaded = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
         words = _counted(num_threads if threaded else 1)
         return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was given")
-    own = itertools.takewhile(_is_own, stages)
+    own = itertools.takewhile(is_own, stages)
     num_gain = max((number for number, stage in enumerate(own, 1) if _gains(stage)), default=0)
     if not num_gain:
         if any(map(_gains, stages)):
@@ -94,7 +97,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     )
     if num_threads == 1:
         return ThreadChoice(None, "one thread: there is one processor for this rank")
-    if rest := [repr(stage) for stage in stages[num_gain:] if not _is_own(stage)]:
+    if rest := [repr(stage) for stage in stages[num_gain:] if not is_own(stage)]:
         why += f"; {' and '.join(rest)} in one thread: if that is slow, take num_workers="
     return ThreadChoice(Threaded(num_gain, num_threads, limit_bytes), f"{_counted(num_threads)}: {why}")
 
@@ -108,7 +111,8 @@ def _gains(stage: Stage) -> bool:
     return any(isinstance(part, Tokenize) or (isinstance(part, Decode) and part.has_media) for part in parts)
 
 
-def _is_own(stage: Stage) -> bool:
+def is_own(stage: Stage) -> bool:
+    """Return True if no function of the user sees samples in this stage."""
     own, parts = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing), each_stage([stage])
     return all(not part.has_functions if isinstance(part, Decode) else isinstance(part, own) for part in parts)
 
@@ -124,8 +128,8 @@ class Decoders:
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
         self._work = _Work(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
-        self._most_groups = _GROUPS_A_THREAD * how.num_threads
-        self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
+        self._most_samples = _SAMPLES_A_THREAD * how.num_threads
+        self._limit_bytes, self._sample_bytes = how.limit_bytes, 0.0  # of the group with the largest samples
         self._waiting: deque[Future[tuple[list[Any], int]]] = deque()
         # Apart from the results: a result may refer to the owner of this object, and the finalizer would keep both.
         self._under_way: set[Future[Any]] = set()
@@ -134,10 +138,26 @@ class Decoders:
 
     def samples(self, samples: Iterator[Any], ids: Sequence[int]) -> Iterator[Any]:
         """Yield each sample after the threaded stages, given samples and their ids."""
-        named = zip(samples, ids, strict=False)  # the last position of an epoch may have no sample
+        return itertools.chain.from_iterable(self._runs(zip(samples, ids, strict=False), _Places(())))
+
+    def batches(
+        self, samples: Iterator[Any], ids: Sequence[int], sizes: Sequence[int], memory_of: Callable[[int], BatchRows]
+    ) -> Iterator[tuple[list[Any], BatchRows]]:
+        """Yield the samples of batches of these sizes after the threaded stages, each with the memory of the batch."""
+        places = _Places(map(memory_of, sizes))
+        runs = self._runs(zip(samples, ids, strict=False), places)
+        left: list[Any] = []
+        for size in sizes:
+            while len(left) < size and (run := next(runs, None)) is not None:
+                left += run
+            yield left[:size], places.given.popleft() if places.given else memory_of(size)
+            left = left[size:]
+
+    def _runs(self, named: Iterator[tuple[Any, int]], places: _Places) -> Iterator[list[Any]]:
+        """Yield lists of samples after the stages; the last position of an epoch may have no sample."""
         waiting = self._waiting
         while True:
-            while self._has_room(len(waiting)) and (group := _group(named)):
+            while self._has_room(len(waiting)) and (group := _group(named, places, self._group_samples)):
                 with InterruptsHeld():
                     if self._pool is None:
                         raise _closed()
@@ -149,20 +169,27 @@ class Decoders:
                 raise _closed()
             with InterruptsHeld():
                 results, num_bytes = waiting.popleft().result()
-            self._largest_bytes = max(self._largest_bytes, num_bytes)
-            for sample in results:
-                if type(sample) is _Raised:
-                    raise sample.error
-                yield sample
+            self._sample_bytes = max(self._sample_bytes, num_bytes / max(1, len(results)))
+            failed = results.pop() if results and type(results[-1]) is _Raised else None
+            if results:
+                yield results
+            if failed is not None:
+                raise failed.error
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
         waiting = self._waiting
         return not waiting or is_done(waiting[0], timeout_seconds) or self._stop.is_set()
 
+    @property
+    def _group_samples(self) -> int:
+        """Number of samples in the next group: more if they are small."""
+        is_small = 0 < _SMALL * self._sample_bytes <= self._limit_bytes
+        return _GROUP_SAMPLES * (1 + is_small)
+
     def _has_room(self, num_waiting: int) -> bool:
-        """True if one more group may be submitted; only one until the size of a group is known."""
-        fits = 0 < self._largest_bytes * (num_waiting + 1) <= self._limit_bytes
-        return not num_waiting or (fits and num_waiting < self._most_groups)
+        """True if one more group may be submitted; only one until the size of a sample is known."""
+        fits = 0 < self._sample_bytes * self._group_samples * (num_waiting + 1) <= self._limit_bytes
+        return not num_waiting or (fits and (num_waiting + 1) * self._group_samples <= self._most_samples)
 
     def close(self) -> None:
         """Stop decoding."""
@@ -181,21 +208,56 @@ class _Work:
     forgiving: bool
     stop: Stop
 
-    def __call__(self, group: Sequence[tuple[Any, int]]) -> tuple[list[Any], int]:
+    def __call__(self, group: Sequence[_Part]) -> tuple[list[Any], int]:
         """Return the samples after the stages, and the number of their bytes."""
         results: list[Any] = []
-        for sample, sample_id in group:
+        for memory, first, part in group:
+            run = self._together(memory, first, part)
+            results += self._one_by_one(memory, first, part) if run is None else run
+            if results and type(results[-1]) is _Raised:
+                break
+        return results, max(1, sum(map(bytes_of, results)))
+
+    def _together(self, memory: BatchRows | None, first: int, part: _Named) -> list[Any] | None:
+        """Return samples that went through each stage together, which is faster; None if they go one by one."""
+        if not (all(map(is_own, self.stages)) and all(type(sample) is dict for sample, _ in part)):
+            return None
+        stages, results = _filling(self.stages, memory, first), list[Any]()
+        most = max(1, _RUN_BYTES // max(1, bytes_of(part[0][0])))  # few large samples: `close` waits for them
+        for at in range(0, len(part), most):
+            if self.stop.is_set():
+                break
+            named = part[at : at + most]
+            run, ids = [sample for sample, _ in named], [sample_id for _, sample_id in named]
+            try:
+                for stage in stages:
+                    run = stage.on_run(run, ids)
+            except Exception:  # noqa: BLE001  # raised again at its sample
+                return None
+            results += run
+        return results
+
+    def _one_by_one(self, memory: BatchRows | None, first: int, part: _Named) -> list[Any]:
+        """Return the samples; the last is `_Raised` after an error."""
+        stages, results = _filling(self.stages, memory, first), list[Any]()
+        for sample, sample_id in part:
             if self.stop.is_set():
                 break
             if sample is QUARANTINED or type(sample) is _Raised:
                 results.append(sample)
                 continue
             try:
-                results.append(run_stages(self.stages, sample, sample_id, index=self.index, forgiving=self.forgiving))
+                results.append(run_stages(stages, sample, sample_id, index=self.index, forgiving=self.forgiving))
             except Exception as error:  # noqa: BLE001  # raised after the samples before it
                 results.append(_Raised(error))
                 break
-        return results, max(1, sum(map(bytes_of, results)))
+        return results
+
+
+def _filling(stages: Sequence[Stage], memory: BatchRows | None, first: int) -> Sequence[Stage]:
+    """Return the stages, which write into the rows of a batch from ``first`` on."""
+    rows = None if memory is None else memory.next_from(first)
+    return stages if rows is None else [stage.filling(rows) for stage in stages]
 
 
 def _closed() -> StoppedError:
@@ -203,13 +265,48 @@ def _closed() -> StoppedError:
     return StoppedError(msg)
 
 
-def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
+_Named = list[tuple[Any, int]]
+"""Consecutive samples with their ids."""
+_Part = tuple[BatchRows | None, int, _Named]
+"""Consecutive samples, their batch, and the row of the first."""
+
+
+class _Places:
+    """The places of samples in batches; ``given`` has the batches whose first place was given."""
+
+    def __init__(self, batches: Iterable[BatchRows]) -> None:
+        self._batches, self.given = iter(batches), deque[BatchRows]()
+        self._num_given = 0
+
+    def next(self, most: int) -> tuple[BatchRows | None, int, int]:
+        """Return a batch, its next row, and the number of rows from there, at most ``most``; None after all batches."""
+        if not self.given or self._num_given == self.given[-1].num_rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None, 0, most
+            self.given.append(batch)
+            self._num_given = 0
+        batch, first = self.given[-1], self._num_given
+        self._num_given = min(first + most, batch.num_rows)
+        return batch, first, self._num_given - first
+
+
+def _group(named: Iterator[tuple[Any, int]], places: _Places, num_samples: int) -> list[_Part]:
     """Return the next samples; the error of a sample that cannot be read takes its position."""
-    group: list[tuple[Any, int]] = []
-    try:
-        group.extend(itertools.islice(named, _GROUP_SAMPLES))
-    except Exception as error:  # noqa: BLE001  # raised after the samples before it
-        group.append((_Raised(error), -1))
+    group: list[_Part] = []
+    num_left = num_samples
+    while num_left:
+        batch, first, most = places.next(num_left)
+        part: _Named = []
+        try:
+            part.extend(itertools.islice(named, most))
+        except Exception as error:  # noqa: BLE001  # raised after the samples before it
+            part.append((_Raised(error), -1))
+            most = len(part) + 1  # nothing follows
+        group += [(batch, first, part)] if part else []
+        if len(part) < most:
+            break
+        num_left -= most
     return group
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
+from operator import itemgetter, setitem
 from typing import Any
 
 import numpy as np
@@ -91,6 +94,18 @@ class Formatting:
         sample = self._with_types(_scalars(sample), lambda value, kind: _numpy_times([value], kind)[0])
         return tensors(sample) if self.name == "torch" else sample
 
+    def samples(self, samples: list[Any]) -> list[Any]:
+        """Convert each sample as `sample` does; field by field, which takes half of the time, if fields are alike."""
+        alike = set(map(type, samples)) == {dict} and len(set(map(tuple, samples))) == 1
+        if self.name != "numpy" or self.types or not alike:
+            return list(map(self.sample, samples))
+        converted = list(map(dict, samples))
+        for name in samples[0]:
+            values = list(map(itemgetter(name), samples))
+            if (scalars := _scalars_of_field(values)) is not values:
+                deque(map(setitem, converted, repeat(name), scalars), maxlen=0)
+        return converted
+
     def _with_types(self, batch: Any, typed: Callable[[Any, Any], Any]) -> Any:
         """Apply ``typed`` to each field of known type in a batch or sample."""
         types = self.types
@@ -162,6 +177,19 @@ def _number(value: Any) -> Any:
 _NUMPY_SCALARS: Mapping[type, Callable[[Any], Any]] = {
     bool: np.bool_, int: _number, float: np.float64, complex: np.complex128, str: str, bytes: lambda value: value,
 }  # fmt: skip
+_UNCHANGED = {str, bytes, np.ndarray, type(None)}
+
+
+def _scalars_of_field(values: list[Any]) -> list[Any]:
+    """Return `_scalars` of each value; the list itself if no value changes."""
+    kinds = set(map(type, values))
+    if all(kind in _UNCHANGED or issubclass(kind, np.generic) for kind in kinds):
+        return values
+    if kinds in ({int}, {float}):
+        array = np.array(values)
+        if array.dtype == (np.int64 if kinds == {int} else np.float64):  # integers beyond 64 bits are objects
+            return list(array)
+    return list(map(_scalars, values))
 
 
 def _scalars(value: Any) -> Any:

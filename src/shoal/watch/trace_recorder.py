@@ -183,7 +183,9 @@ def _timed(stage: T, recorder: TraceRecorder) -> T:
     timed = copy.copy(stage)
     namespace = {"__slots__": (), "__doc__": kind.__doc__, "__repr__": lambda _: repr(stage)}
     # Other stages process columns by `__call__`.
-    namespace |= {method: recorded(vars(kind)[method]) for method in ("__call__", "on_columns") if method in vars(kind)}
+    namespace |= {
+        method: recorded(vars(kind)[method]) for method in ("__call__", "on_columns", "on_run") if method in vars(kind)
+    }
     namespace.setdefault("__call__", recorded(kind.__call__))
     object.__setattr__(timed, "__class__", type(kind)(kind.__name__, (kind,), namespace))
     return timed

@@ -104,7 +104,7 @@ def decoders_of(
             raise UsageError(msg, hint=hint)
         return dict(DECODERS.make(name, size))
     load = array_loader(allow_pickle=allow_pickle)
-    decoders = {**_PLAIN, "npy": load, "npz": _npz(load)}
+    decoders: dict[str, Decoder] = {**_PLAIN, "npy": load, "npz": _npz(load)}
     if allow_pickle:
         unpickle = unpickler("a pickle", allow_pickle=True, how="")
         decoders |= dict.fromkeys(_PICKLES, unpickle) | dict.fromkeys(_TORCH, torch_loader())

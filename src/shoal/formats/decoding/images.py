@@ -6,15 +6,17 @@ Pillow decodes images; libjpeg-turbo gives the same pixels of most JPEGs without
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from functools import cache
-from operator import index
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import repeat
+from operator import index, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.array_decoder import ArrayDecoder, Memory
 from shoal.hints import pip_install
 
 IMAGE_SUFFIXES = (
@@ -27,7 +29,12 @@ _READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WE
 
 _BITS_PER_SAMPLE = 258  # the tag of TIFF
 _JPEG_START = b"\xff\xd8\xff"
+_JFIF_START = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00"
 _JPEG_COLORS = {"RGB": "RGB", "RGBA": "RGBA", "L": "GRAY"}
+_BANDS: Mapping[str, tuple[int, ...]] = {"RGB": (3,), "RGBA": (4,), "L": ()}
+
+
+_starts_jfif = methodcaller("startswith", _JFIF_START)
 
 
 class _Spec(NamedTuple):
@@ -74,16 +81,10 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
     library = pillow(f"decode({name!r})")
     torch = torch_for(f"decode({name!r})", "rgb8, rgb") if spec.kind == "torch" else None
 
+    if spec.kind != "pil" and (mode := spec.mode) is not None:
+        return ArrayDecoder(partial(_arrays, spec, mode, size, library, torch))
+
     def decode(data: bytes) -> Any:
-        if spec.kind != "pil" and spec.mode is not None:
-            jpeg = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
-            if jpeg is None:
-                pixels = np.array(_by_pillow(data, spec.mode, size))
-            elif size is None or jpeg.pixels.shape[:2] == size == jpeg.extent:
-                pixels = jpeg.pixels
-            else:
-                pixels = np.array(_resized(library.fromarray(jpeg.pixels), size, jpeg.extent))
-            return _finished(pixels, spec, torch)
         if spec.mode is not None:
             return _by_pillow(data, spec.mode, size)
         image = open_image(data)
@@ -91,6 +92,46 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
         return image
 
     return decode
+
+
+def _arrays(
+    spec: _Spec,
+    mode: str,
+    size: tuple[int, int] | None,
+    library: Any,
+    torch: Any,
+    data: Sequence[bytes],
+    memory: Memory,
+) -> list[Any]:
+    """Return the arrays or tensors of images, in ``memory``."""
+    # The pixels of libjpeg-turbo are the result, unless they are resized, turned or divided.
+    is_last = size is None and torch is None and not spec.is_float
+    if is_last and (shape := memory.likely_shape) is not None and _are_plain(data, mode, shape):
+        rows = memory.all(shape, np.uint8)
+        if _are_decoded(data, mode, _JpegPlan(shape, (shape[0], shape[1]), 1), rows):  # without reading headers twice
+            return rows
+    plans = _jpeg_plans(data, mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
+    if is_last and (plan := plans[0]) is not None and plans.count(plan) == len(plans):
+        rows = memory.all(plan.shape, np.uint8)
+        if _are_decoded(data, mode, plan, rows):
+            return rows
+    arrays: list[Any] = []
+    scratch: NDArray[np.uint8] = np.empty(0, np.uint8)
+    for number, (one, plan) in enumerate(zip(data, plans, strict=True)):
+        pixels = None
+        if plan is not None:
+            if is_last or scratch.shape != plan.shape:
+                scratch = memory(number, plan.shape, np.uint8) if is_last else np.empty(plan.shape, np.uint8)
+            pixels = scratch if _are_decoded([one], mode, plan, [scratch]) else None
+        if pixels is not None and is_last:
+            arrays.append(pixels)
+            continue
+        if plan is None or pixels is None:
+            pixels = np.asarray(_by_pillow(one, mode, size))
+        elif size is not None and not pixels.shape[:2] == size == plan.extent:
+            pixels = np.asarray(_resized(library.fromarray(pixels), size, plan.extent))
+        arrays.append(_finished(pixels, spec, torch, partial(memory, number)))
+    return arrays
 
 
 def exact_size(size: Any) -> tuple[int, int]:
@@ -144,13 +185,14 @@ def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> 
     return image.resize(size[::-1], pillow("an image").Resampling.BILINEAR, (0, 0, *extent[::-1]))
 
 
-def _finished(array: NDArray[Any], spec: _Spec, torch: Any) -> Any:
+def _finished(array: NDArray[Any], spec: _Spec, torch: Any, allocate: Callable[..., NDArray[Any]]) -> Any:
     turned = array if torch is None or array.ndim == 2 else array.transpose(2, 0, 1)
+    made = allocate(turned.shape, np.float32 if spec.is_float else np.uint8)
     if spec.is_float:  # turned and divided in one pass
-        turned = np.divide(turned, np.float32(255), dtype=np.float32, order="C")
-    elif torch is not None:
-        turned = turned.copy()
-    return turned if torch is None else torch.from_numpy(turned)
+        np.divide(turned, np.float32(255), out=made)
+    else:
+        np.copyto(made, turned)
+    return made if torch is None else torch.from_numpy(made)
 
 
 class JpegPixels(NamedTuple):
@@ -161,6 +203,14 @@ class JpegPixels(NamedTuple):
 
     pixels: NDArray[np.uint8]
     extent: tuple[float, float]
+
+
+class _JpegPlan(NamedTuple):
+    """The shape of the pixels of a JPEG once it is scaled, the covered height and width, and the scale."""
+
+    shape: tuple[int, ...]
+    extent: tuple[float, float]
+    scale: int
 
 
 def jpeg_pixels(
@@ -175,23 +225,63 @@ def jpeg_pixels(
     The image is scaled while its cosine transform is undone, by the smallest of 1/8, 1/4 and 1/2 that leaves it at
     least ``least``, a height and a width, as Pillow's ``draft`` does.
     """
+    (plan,) = _jpeg_plans([data], mode, most_pixels=most_pixels, least=least)
+    if plan is None:
+        return None
+    pixels = np.empty(plan.shape, np.uint8)
+    return JpegPixels(pixels, plan.extent) if _are_decoded([data], mode, plan, [pixels]) else None
+
+
+def _jpeg_plans(
+    data: Sequence[bytes], mode: str, *, most_pixels: int | None, least: tuple[int, int] | None
+) -> list[_JpegPlan | None]:
+    """Return how to decode each JPEG; None for an image that Pillow must decode."""
     library = _simplejpeg()
-    if library is None or data[:3] != _JPEG_START:
-        return None
+    if library is None:
+        return [None] * len(data)
+    # Loops in C: between two images the code of the interpreter leaves the cache of the processor.
     try:
-        height, width, colors, _ = library.decode_jpeg_header(data)
-        # Grey from colours is a matter of weights, and Pillow has its own.
-        is_alike = colors == "Gray" or (colors == "YCbCr" and mode != "L")
-        if (most_pixels is not None and height * width > most_pixels) or not is_alike:
-            return None
-        most = 1 if least is None else min(height // least[0], width // least[1])
-        scale = next((scale for scale in (8, 4, 2) if scale <= most), 1)  # Pillow's, and libjpeg-turbo's fastest
-        # The size that this scale gives, rounded up as by libjpeg.
-        limits = {"min_height": -(-height // scale), "min_width": -(-width // scale), "min_factor": scale}
-        pixels: NDArray[np.uint8] = library.decode_jpeg(data, _JPEG_COLORS[mode], **limits)
+        headers = list(map(library.decode_jpeg_header, data))
     except ValueError:
+        return (
+            [None]
+            if len(data) == 1
+            else [_jpeg_plans([one], mode, most_pixels=most_pixels, least=least)[0] for one in data]
+        )
+    plan = partial(_jpeg_plan, mode=mode, most_pixels=most_pixels, least=least)
+    return [plan(headers[0])] * len(data) if headers.count(headers[0]) == len(headers) else list(map(plan, headers))
+
+
+def _jpeg_plan(
+    header: tuple[int, int, str, str], *, mode: str, most_pixels: int | None, least: tuple[int, int] | None
+) -> _JpegPlan | None:
+    height, width, colors, _ = header
+    # Grey from colours is a matter of weights, and Pillow has its own.
+    is_alike = colors == "Gray" or (colors == "YCbCr" and mode != "L")
+    if (most_pixels is not None and height * width > most_pixels) or not is_alike:
         return None
-    return JpegPixels(pixels[..., 0] if mode == "L" else pixels, (height / scale, width / scale))
+    most = 1 if least is None else min(height // least[0], width // least[1])
+    scale = next((scale for scale in (8, 4, 2) if scale <= most), 1)  # Pillow's, and libjpeg-turbo's fastest
+    # The size that this scale gives, rounded up as by libjpeg.
+    shape = -(-height // scale), -(-width // scale), *_BANDS[mode]
+    return _JpegPlan(shape, (height / scale, width / scale), scale)
+
+
+def _are_plain(data: Sequence[bytes], mode: str, shape: tuple[int, ...]) -> bool:
+    """Return True for JPEGs of JFIF, whose colours are YCbCr or grey, that may have this shape in RGB."""
+    return _simplejpeg() is not None and mode != "L" and shape[2:] == _BANDS[mode] and all(map(_starts_jfif, data))
+
+
+def _are_decoded(data: Sequence[bytes], mode: str, plan: _JpegPlan, pixels: Sequence[NDArray[np.uint8]]) -> bool:
+    """Decode JPEGs of one plan into ``pixels``; return False if Pillow must decode one of them."""
+    height, width = plan.shape[:2]
+    settings: tuple[Any, ...] = (_JPEG_COLORS[mode], False, False, height, width, plan.scale)
+    # An image of another size is refused, or does not fill its row.
+    try:
+        written = list(map(_simplejpeg().decode_jpeg, data, *map(repeat, settings), pixels))
+    except ValueError:
+        return False
+    return all(each.shape[:2] == (height, width) for each in written)
 
 
 def decodes_without_lock() -> bool:

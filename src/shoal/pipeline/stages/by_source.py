@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.pipeline.batch_rows import NextRows
 from shoal.pipeline.stages.running import DecodeError, FieldError
 from shoal.pipeline.stages.stage import DROPPED, Stage, in_epoch
 from shoal.pipeline.stages.with_ids import WithIds
@@ -78,6 +79,10 @@ class BySource(Stage):
         """Return this stage without the filters of sources."""
         kept = tuple(tuple(left for stage in own for left in stage.unfiltered()) for own in self.stages)
         return (replace(self, stages=kept),)
+
+    def filling(self, rows: NextRows) -> BySource:
+        """Return this stage with memory for the arrays of all sources."""
+        return replace(self, stages=tuple(tuple(stage.filling(rows) for stage in own) for own in self.stages))
 
     def counting(self, count: Callable[[int], None]) -> BySource:
         """Return this stage with the tokens of all sources counted."""

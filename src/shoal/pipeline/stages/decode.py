@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
+from operator import itemgetter, setitem
 from typing import Any
 
 from shoal.arguments import as_flag, with_type
@@ -12,6 +15,7 @@ from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of, m
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean, pointer_in
+from shoal.pipeline.batch_rows import NextRows
 from shoal.pipeline.stages.chosen_fields import fields_of
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage
@@ -73,6 +77,7 @@ class Decode(Stage):
                 self._decoders |= spec
                 self._functions |= spec
         self._by_names: dict[tuple[Any, ...], tuple[tuple[str, Decoder], ...]] = {}
+        self._rows: NextRows | None = None
 
     @property
     def has_functions(self) -> bool:
@@ -83,6 +88,12 @@ class Decode(Stage):
     def has_media(self) -> bool:
         """True if this stage decodes images, audio or video, and thus releases the interpreter's lock."""
         return any(isinstance(spec, str) for spec in self._specs)
+
+    def filling(self, rows: NextRows) -> Decode:
+        """Return this stage with memory for arrays."""
+        filled = object.__new__(Decode)
+        filled.__dict__ = self.__dict__ | {"_rows": rows}
+        return filled
 
     def blames_data(self, error: Exception) -> bool:
         """Return True unless the error is among `NO_DAMAGE`."""
@@ -99,12 +110,12 @@ class Decode(Stage):
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with decoded fields."""
         fields = fields_of(sample, "decode()")
-        names, decoded = tuple(fields), dict(fields)
+        names, decoded, rows = tuple(fields), dict(fields), self._rows
         for name, decoder in self._by_names.get(names) or self._decoders_of(names):
             value = decoded[name]
             try:
                 if type(value) is bytes:
-                    decoded[name] = decoder(value)
+                    decoded[name] = decoder(value) if rows is None else rows.decoded(name, decoder, [value])[0]
                 elif name in self._of_features:
                     decoded[name] = None if value is None else decoder(value)
                 elif isinstance(value, bytes | memoryview):
@@ -128,13 +139,33 @@ class Decode(Stage):
         fields = fields_of(columns, "decode()")
         names, decoded = tuple(fields), dict(fields)
         for name, decoder in self._by_names.get(names) or self._decoders_of(names):
-            if isinstance(values := decoded[name], list):
+            if not isinstance(values := decoded[name], list):
+                continue
+            if self._rows is not None and set(map(type, values)) == {bytes}:
+                decoded[name] = self._rows.decoded(name, decoder, values)
+            else:
                 decoded[name] = [
                     decoder(value if type(value) is bytes else bytes(value))
                     if isinstance(value, bytes | memoryview)
                     else value
                     for value in values
                 ]
+        return decoded
+
+    def on_run(self, samples: Sequence[Any], sample_ids: Sequence[int]) -> list[Any]:
+        """Decode field by field, which takes less of the interpreter's time, if the samples have the same fields."""
+        rows, apart = self._rows, partial(map, self, samples, sample_ids)
+        # Loops in C: between two images the code of the interpreter leaves the cache of the processor.
+        if set(map(type, samples)) != {dict} or len(all_names := set(map(tuple, samples))) > 1:
+            return list(apart())
+        (names,) = all_names
+        decoded: list[dict[Any, Any]] = list(map(dict, samples))
+        for name, decoder in self._by_names.get(names) or self._decoders_of(names):
+            data = list(map(itemgetter(name), samples))
+            if set(map(type, data)) != {bytes}:
+                return list(apart())
+            values = map(decoder, data) if rows is None else rows.decoded(name, decoder, data)
+            deque(map(setitem, decoded, repeat(name), values), maxlen=0)
         return decoded
 
     def _decoders_of(self, names: tuple[Any, ...]) -> tuple[tuple[str, Decoder], ...]:

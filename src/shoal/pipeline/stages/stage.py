@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.pipeline.batch_rows import NextRows
 
 DROPPED = object()
 """Result of a filter for a sample that it rejects."""
@@ -34,6 +35,10 @@ class Stage(ABC):
         """Return the columns of samples after this step; a column is a list or an array."""
         return self(columns, sample_ids)
 
+    def on_run(self, samples: Sequence[Any], sample_ids: Sequence[int]) -> list[Any]:
+        """Return consecutive samples after this step; an error need not name its sample, and no sample counts then."""
+        return list(map(self, samples, sample_ids))
+
     def in_epoch(self, epoch: int) -> Stage:  # noqa: ARG002
         """Return this stage for one epoch."""
         return self
@@ -44,6 +49,10 @@ class Stage(ABC):
 
     def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002
         """Return this stage with ``count``, a callback for the number of tokens of each sample."""
+        return self
+
+    def filling(self, rows: NextRows) -> Stage:  # noqa: ARG002
+        """Return this stage with ``rows``, the memory of the next samples' arrays."""
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import OpenedDataset
+from shoal.pipeline.batch_rows import BatchRows
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource
 from shoal.pipeline.decode_pool import Decoders
@@ -64,11 +66,29 @@ class BatchContext:
         """Iterate over the samples of a span, after the stages that run in threads."""
         return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.share.ids.tolist())
 
+    def samples_of_batches(
+        self, span: ReadSpan, memory_of: Callable[[int], BatchRows]
+    ) -> Iterator[tuple[list[Any], BatchRows]]:
+        """Iterate over the samples of each batch of a span as `samples` does, with the memory of the batch."""
+        sizes = np.diff(span.share.batch_first).tolist()
+        if self.decoders is not None:
+            return self.decoders.batches(span.samples, span.share.ids.tolist(), sizes, memory_of)
+        samples = span.samples
+        return ((list(itertools.islice(samples, size)), memory_of(size)) for size in sizes)
+
     @property
     def process(self) -> Callable[[Any, int], Any] | None:
         """The function from a sample of `samples`, and its id, to the result of the last stage; None without stages."""
+        return self.process_by(self.stages_left)
+
+    @property
+    def stages_left(self) -> Sequence[Stage]:
+        """The stages that do not run in threads."""
         threaded = self.pipeline.threaded
-        stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
+        return self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
+
+    def process_by(self, stages: Sequence[Stage]) -> Callable[[Any, int], Any] | None:
+        """Return the function from a sample and its id to the result of these stages; None without stages."""
         if self.quarantine is not None:
             return partial(self.quarantine.run, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None

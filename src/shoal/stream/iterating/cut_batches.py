@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.compiled_cutting import transposed
+from shoal.pipeline.batch_rows import BatchRows, ReusedArrays
 from shoal.pipeline.collate import collate, collate_columns, nested
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
@@ -21,7 +23,6 @@ from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.nearest_kept import NearestKept
 from shoal.stream.iterating.shares import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.states.iterator_position import Position
 
 
 class CutBatches(Batcher):
@@ -38,19 +39,22 @@ class CutBatches(Batcher):
 
 def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made from samples."""
-    process, stages_of_runs, position = context.process, context.stages_of_runs, context.position
-    pipeline, deliver, nearest = context.pipeline, context.deliverer, NearestKept(context)
-    collated, allocate, collates = pipeline.collator, pipeline.allocate, pipeline.collate is collate
+    position, pipeline, stages_of_runs = context.position, context.pipeline, context.stages_of_runs
+    collated, deliver, nearest = pipeline.collator, context.deliverer, NearestKept(context)
+    has_columns = stages_of_runs is not None and pipeline.collate is collate
+    allocate = ReusedArrays() if pipeline.allocate is np.empty else pipeline.allocate
+    memory_of = partial(BatchRows, allocate=allocate, fills=pipeline.fills_rows)
     for span in spans:
-        stored, share = context.samples(span), span.share
+        stored, share = context.samples_of_batches(span, memory_of), span.share
         ids, marks = share.ids.tolist(), share.repeated.tolist()
         for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
             position.num_yielded = step
-            samples: list[Any] = list(itertools.islice(stored, end - begin))
+            samples, memory = next(stored)
             repeated, num_filtered = marks[begin:end], 0
-            columns = _columns_of(stages_of_runs, samples, share.ids[begin:end]) if collates else None
-            if process and columns is None:
-                samples = _processed(process, stages_of_runs, samples, ids[begin:end], position)
+            stages = _filling(context.stages_left, memory)
+            columns = _columns_of(stages, samples, share.ids[begin:end]) if has_columns else None
+            if columns is None:
+                samples = _processed(context, stages, samples, ids[begin:end])
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
             if len(samples) < end - begin:
@@ -58,14 +62,23 @@ def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[A
             if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
-            batch = collated(samples) if columns is None else collate_columns(columns, allocate, nests=pipeline.nests)
+            if columns is None:
+                batch = collated(samples, memory)
+            else:
+                batch = collate_columns(columns, memory, nests=pipeline.nests)
             batch = deliver(batch, repeated)
             context.counters.num_filtered += num_filtered
             position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
 
-def _columns_of(stages: Sequence[Stage] | None, samples: list[Any], ids: NDArray[np.int64]) -> Any | None:
+def _filling(stages: Sequence[Stage], memory: BatchRows) -> Sequence[Stage]:
+    """Return the stages, which write into the rows of a batch if they may."""
+    rows = memory.next_from(0)
+    return stages if rows is None else [stage.filling(rows) for stage in stages]
+
+
+def _columns_of(stages: Sequence[Stage], samples: list[Any], ids: NDArray[np.int64]) -> Any | None:
     """Return the columns of samples after the stages; None if each sample must be processed by itself.
 
     An error gives None, too: it is raised again at its sample.
@@ -80,20 +93,17 @@ def _columns_of(stages: Sequence[Stage] | None, samples: list[Any], ids: NDArray
     return None
 
 
-def _processed(
-    process: Callable[[Any, int], Any],
-    stages_of_runs: Sequence[Stage] | None,
-    samples: list[Any],
-    ids: list[int],
-    position: Position,
-) -> list[Any]:
+def _processed(context: BatchContext, stages: Sequence[Stage], samples: list[Any], ids: list[int]) -> list[Any]:
     """Return the processed samples of a batch; fewer if the stream is closed meanwhile."""
-    if stages_of_runs is not None:
+    if context.stages_of_runs is not None:
         results = samples
         with suppress(Exception):  # the same error is raised below, at its sample
-            for stage in stages_of_runs:
+            for stage in stages:
                 results = list(map(stage, results, ids))
             return results
+    process, position = context.process_by(stages), context.position
+    if process is None:
+        return samples
     return [process(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate
 from shoal.pipeline.columns.column_sources import gathers
-from shoal.pipeline.decode_pool import Threaded
+from shoal.pipeline.decode_pool import Threaded, is_own
 from shoal.pipeline.missing_fields import warner_of_missing
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.quarantine import Quarantine
@@ -61,11 +60,17 @@ class PipelineSpec:
         return self.collate is collate and self.formatting.nests
 
     @property
-    def collator(self) -> Callable[[list[Any]], Any]:
-        """The function that makes a batch of samples after their stages."""
+    def fills_rows(self) -> bool:
+        """True if stages may write into the arrays of a batch: no function of the user sees a sample."""
+        return self.collate is collate and all(map(is_own, self.stages))
+
+    @property
+    def collator(self) -> Callable[..., Any]:
+        """The function that makes a batch of samples after their stages, in memory of a second argument."""
         if self.collate is not collate:
-            return self.collate
-        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages), nests=self.nests)
+            return lambda samples, _=None: self.collate(samples)
+        on_missing = warner_of_missing(self.stages)
+        return lambda samples, memory=self.allocate: collate(samples, memory, on_missing=on_missing, nests=self.nests)
 
 
 def have_no_effects(stages: Sequence[Stage]) -> bool:

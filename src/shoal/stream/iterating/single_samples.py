@@ -91,8 +91,8 @@ def _finishing(context: BatchContext) -> _Finishing | None:
         if stages_of_runs is None:
             return list(map(of_sample, run, ids))
         for stage in stages_of_runs:
-            run = list(map(stage, run, ids))
-        return run if formatted is None else list(map(formatted, run))
+            run = stage.on_run(run, ids)
+        return run if formatted is None else formatting.samples(run)
 
     return _Finishing(of_run, of_sample)
 
