@@ -16,7 +16,8 @@ made, when the thread of the first request is started, and when that thread asks
 
 A function that takes what travels and returns nothing of the kind is work beside the way: a check, a count, a sum. What
 the order (`shoal.order`) and the HTTP store do within themselves is one hop each, their function that is called.
-`shoal.order.arrays` has numpy idioms, which are no more hops than numpy's own.
+`shoal.order.arrays` has numpy idioms, which are no more hops than numpy's own; and the columns of
+`shoal.index.chunk_table` are no more hops than the arrays of a table.
 
 ``--wing mixture`` (or another wing, or ``all``) streams a dataset of that kind. Nothing is timed: the counts are exact.
 """
@@ -46,6 +47,7 @@ NUM_SHARDS, SAMPLES_PER_SHARD, PAYLOAD_BYTES, BATCH = 4, 512, 2048, 8
 SOURCE = str(Path(shoal.__file__).parent) + "/"
 
 
+NO_HOPS = ("order/arrays/", "index/chunk_table", "stream/states/")
 WINDOW: dict[str, Any] = {"seed": 0, "window": "512KiB", "chunk": "64KiB"}
 
 
@@ -172,7 +174,7 @@ class OrderToRequest:
             self._is_over = True
         elif event == "call" and room.startswith("stream/iterating/") and code.co_name == "__init__":
             self._add_stack(frame)
-        elif (event == "return" and has_ids(value) and not room.startswith(("order/arrays/", "stream/states/"))) or (
+        elif (event == "return" and has_ids(value) and not room.startswith(NO_HOPS)) or (
             event == "return" and has_share(value)
         ):
             self._add(frame)

@@ -82,6 +82,10 @@ class ChunkTable:
         first = self.first_sample[chunks]
         return first, self.first_sample[chunks + 1] - first
 
+    def columns_of(self, chunks: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the columns of some chunks: shard, first byte, end byte, first sample and number of samples."""
+        return [*self.chunks.places(chunks), *self.samples_of(chunks)]
+
     @property
     def total_bytes(self) -> int:
         """Bytes of all chunks in memory once decoded."""

@@ -177,6 +177,7 @@ class RequestQueue:
 
     def run(self) -> None:
         """Run requests until the pool stops; the main function of a thread."""
+        pending: PendingRequest | None
         served: list[int] = []  # of the request that this thread runs
         control = RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively, served.append)
         waking, is_woken = threading.Lock(), False
@@ -188,13 +189,16 @@ class RequestQueue:
                         self._num_waking -= is_woken
                         if self._is_stopped:
                             return
-                        begun = self._next()
-                        if is_woken := begun is None:
+                        pending, is_hedge = None, False
+                        while self._may_begin() and pending is None:
+                            pending, is_hedge = self.waiting.popleft()
+                            if not self._begins(pending, is_hedge=is_hedge):
+                                pending = None
+                        if is_woken := pending is None:
                             self._idle.append(waking)
-                    if begun is None:
+                    if pending is None:
                         waking.acquire()  # until `_wake` releases it
                         continue
-                    (pending, is_hedge), begun = begun, None
                     served.clear()
                     result: bytes | Exception
                     try:
@@ -206,14 +210,6 @@ class RequestQueue:
         except BaseException:
             self.stop()  # no consumer may wait for a thread that is gone
             raise
-
-    def _next(self) -> tuple[PendingRequest, bool] | None:
-        """Take the request at the head, with True for a hedged request, and count it as in flight; None if none may."""
-        while self._may_begin():
-            pending, is_hedge = self.waiting.popleft()
-            if self._begins(pending, is_hedge=is_hedge):
-                return pending, is_hedge
-        return None
 
     def _begins(self, pending: PendingRequest, *, is_hedge: bool) -> bool:
         """Count a request as in flight; return False for a hedged request that is no longer needed."""

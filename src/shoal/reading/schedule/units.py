@@ -81,12 +81,12 @@ class ChunkUnits(Units):
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of the chunks."""
-        return list(map(_unit_read, zip(*(column.tolist() for column in self.columns(units)), strict=True)))
+        columns = [units, *self._table.columns_of(units % self._num_chunks)]
+        return list(map(_unit_read, zip(*(column.tolist() for column in columns), strict=True)))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of the chunks as columns."""
-        chunks = units % self._num_chunks
-        return [units, *self._table.chunks.places(chunks), *self._table.samples_of(chunks)]
+        return [units, *self._table.columns_of(units % self._num_chunks)]
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the decoded bytes of the chunk."""

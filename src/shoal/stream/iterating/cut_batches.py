@@ -63,7 +63,7 @@ def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[A
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
             if columns is None:
-                batch = collated(samples, memory)
+                batch = collated(samples, allocate=memory)
             else:
                 batch = collate_columns(columns, memory, nests=pipeline.nests)
             batch = deliver(batch, repeated)
