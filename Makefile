@@ -20,7 +20,7 @@ help: ## list the targets
 .venv: .venv/stamp ## the environment that everything else runs in
 
 # What a user installs, which is all that the demonstration needs.
-.venv/demo: pyproject.toml setup.py constraints.txt src/shoal/formats/_cutting.c
+.venv/demo: pyproject.toml setup.py constraints.txt $(wildcard src/shoal/formats/_*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[report]'
 	touch $@
