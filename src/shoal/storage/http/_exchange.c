@@ -19,7 +19,7 @@
 
 #define MOST_HEAD_BYTES 8192
 #define PIECE_BYTES (128 << 10) /* a thread is woken for so many bytes of a body */
-#define MOMENT_SECONDS 0.1
+#define MOMENT_SECONDS 0.05 /* longer than most stores take to answer */
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
