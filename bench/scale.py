@@ -2,8 +2,8 @@
 
 ``python bench/scale.py DIRECTORY`` makes datasets of samples of 100 KB in DIRECTORY: links to one sparse shard of 1 GB,
 and their index. Each size has a process of its own, which opens the dataset, binds the order of an epoch, makes the ids
-at 99 % of the epoch, and reads the first batch of 8. Sizes above ``--largest`` are extrapolated by laws that are fitted
-to the measured sizes, printed below the table, and marked with "~".
+at 99 % of the epoch, and reads the first batch of 8. Times are processor seconds; all data is in memory. Sizes above
+``--largest`` are extrapolated by laws that are fitted to the measured sizes, printed below the table, and marked "~".
 
 Anonymous memory belongs to one process. The index file is mapped: all processes of a machine share its pages, and the
 system may drop them. ``--fine`` has a row in the index for each sample instead of extents that grow with the dataset.
@@ -164,6 +164,7 @@ def print_samples(directory: Path, largest: float, rounds: int, *, is_fine: bool
             command = [sys.executable, __file__, str(directory), "--step", str(data), str(num_samples)]
             runs = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(rounds)]
             rows.append({name: float(np.median([run[name] for run in runs])) for name in runs[0]})
+    print("seconds of processor time, medians of", rounds)
     laws = {name: Law(name, terms, rows) for name, terms in LAWS.items()}
     heads = ("samples", "shards", "extents", "index MB", "open s", "bind s", "seek s", "first batch s", "process MiB")
     print("| " + " | ".join((*heads, f"node of {PROCESSES_OF_NODE} MiB")) + " |")
@@ -260,10 +261,10 @@ def measured_here(data: str, num_samples: str) -> dict[str, float]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Return a result, and its seconds."""
-    began = time.perf_counter()
+    """Return a result, and the processor seconds of this process, which other work on the machine changes little."""
+    began = time.process_time()
     result = work()
-    return result, time.perf_counter() - began
+    return result, time.process_time() - began
 
 
 def anonymous_mib() -> float:

@@ -21,7 +21,7 @@ class Texts(Sequence[str]):
     """
 
     def __init__(self, blob: Buffer, *, num_texts: int, is_path: bool) -> None:
-        self._blob, self._num_texts, self._is_path = blob, num_texts, is_path
+        self._blob, self._num_texts, self._checks_paths = blob, num_texts, is_path
 
     def __len__(self) -> int:
         return self._num_texts
@@ -37,7 +37,7 @@ class Texts(Sequence[str]):
         return bytes(self._blob[borders[place] + 1 : borders[place + 1]]).decode("utf-8", "surrogateescape")
 
     def __reduce__(self) -> tuple[object, ...]:
-        create = partial(Texts, num_texts=self._num_texts, is_path=self._is_path)
+        create = partial(Texts, num_texts=self._num_texts, is_path=self._checks_paths)
         return create, (bytes(self._blob),)
 
     def _all(self) -> list[str]:
@@ -45,8 +45,9 @@ class Texts(Sequence[str]):
         if len(texts) != self._num_texts:
             msg = f"the index file has {self._num_texts} shards and {len(texts)} names or versions of shards"
             raise IndexFileError(msg, hint="the file is damaged or of another kind: make the index again")
-        if self._is_path:
+        if self._checks_paths:
             check_names(texts)
+            self._checks_paths = False  # once
         return texts
 
     @cached_property
