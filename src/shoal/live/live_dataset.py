@@ -152,6 +152,7 @@ class LiveDataset:
         self,
         *decoders: str | Mapping[str, Decoder],
         size: int | tuple[int, int] | None = None,
+        crop: str | tuple[float, float] | None = None,
         allow_pickle: bool = False,
     ) -> Self:
         """Decode fields by suffix, as `Dataset.decode` does.
@@ -164,7 +165,7 @@ class LiveDataset:
         if features := [name for name in decoders if isinstance(name, str) and name in FEATURES]:
             msg = f"decode({features[0]!r}) follows the features of a dataset, but a live stream has none"
             raise UsageError(msg, hint='name decoders by suffix: decode("pil"), decode({"m4a": function})')
-        return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size), "decode()")
+        return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size, crop=crop), "decode()")
 
     def rename(self, **names: str) -> Self:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.

@@ -197,7 +197,11 @@ def _scalars(value: Any) -> Any:
     if (scalar := _NUMPY_SCALARS.get(type(value))) is not None:
         return scalar(value)
     if isinstance(value, dict):
-        return {name: _scalars(item) for name, item in value.items()}
+        known = _NUMPY_SCALARS.get
+        return {
+            name: _scalars(item) if (scalar := known(type(item))) is None else scalar(item)
+            for name, item in value.items()
+        }
     if type(value) is tuple:
         return tuple(map(_scalars, value))
     return _number(value) if isinstance(value, bool | int | float | complex) else value  # a subclass, as an IntEnum

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shoal.formats.decoding.crops import PartOf
 
 
 class Memory(Protocol):
@@ -32,9 +35,16 @@ class ArrayDecoder:
     """A decoder of bytes to arrays or tensors.
 
     ``into`` decodes several values. Each value is in the memory that its second argument returned last for the value.
+
+    Decoders of images can decode a part of each image: ``into`` then takes functions from height and width to the part.
     """
 
-    into: Callable[[Sequence[bytes], Memory], list[Any]]
+    into: Callable[..., list[Any]]
+    can_crop: bool = False
+
+    def cropped(self, parts: Sequence[PartOf]) -> ArrayDecoder:
+        """Return the decoder of parts of the next images; decoders of other data stay as they are."""
+        return ArrayDecoder(partial(self.into, parts=parts)) if self.can_crop else self
 
     def __call__(self, data: bytes) -> Any:
         """Return one value, in memory of its own."""

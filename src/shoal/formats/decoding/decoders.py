@@ -9,10 +9,12 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.array_decoder import ArrayDecoder
 from shoal.formats.decoding.audio_and_video import (
     AUDIO_SPECS,
     AUDIO_SUFFIXES,
@@ -132,6 +134,9 @@ def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
     if decoder is not None or suffix.lower() != "gz" or not stem:
         return decoder
     inner = decoder_for(stem, decoders)
+    if isinstance(inner, ArrayDecoder):
+        into = inner.into
+        return replace(inner, into=lambda data, memory, **how: into(list(map(_gunzipped, data)), memory, **how))
     return None if inner is None else lambda data: inner(_gunzipped(data))
 
 

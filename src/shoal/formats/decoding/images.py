@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.array_decoder import ArrayDecoder, Memory
+from shoal.formats.decoding.crops import Part, PartOf
 from shoal.hints import pip_install
 
 IMAGE_SUFFIXES = (
@@ -81,17 +82,32 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
     library = pillow(f"decode({name!r})")
     torch = torch_for(f"decode({name!r})", "rgb8, rgb") if spec.kind == "torch" else None
 
-    if spec.kind != "pil" and (mode := spec.mode) is not None:
-        return ArrayDecoder(partial(_arrays, spec, mode, size, library, torch))
+    if spec.mode is None:
+        return _as_stored
+    if spec.kind == "pil":
+        return ArrayDecoder(partial(_images, spec.mode, size), can_crop=True)
+    return ArrayDecoder(partial(_arrays, spec, spec.mode, size, library, torch), can_crop=True)
 
-    def decode(data: bytes) -> Any:
-        if spec.mode is not None:
-            return _by_pillow(data, spec.mode, size)
-        image = open_image(data)
-        image.load()  # now, while an error can still name its sample
-        return image
 
-    return decode
+def _as_stored(data: bytes) -> Any:
+    image = open_image(data)
+    image.load()  # now, while an error can still name its sample
+    return image
+
+
+def _images(
+    mode: str,
+    size: tuple[int, int] | None,
+    data: Sequence[bytes],
+    _: Memory,
+    parts: Sequence[PartOf] | None = None,
+) -> list[Any]:
+    """Return images of Pillow."""
+    return [_by_pillow(one, mode, size, part) for one, part in zip(data, _each(parts, data), strict=True)]
+
+
+def _each(parts: Sequence[PartOf] | None, data: Sequence[bytes]) -> Sequence[PartOf | None]:
+    return [None] * len(data) if parts is None else parts
 
 
 def _arrays(
@@ -102,23 +118,24 @@ def _arrays(
     torch: Any,
     data: Sequence[bytes],
     memory: Memory,
+    parts: Sequence[PartOf] | None = None,
 ) -> list[Any]:
     """Return the arrays or tensors of images, in ``memory``."""
     # The pixels of libjpeg-turbo are the result, unless they are resized, turned or divided.
     is_last = size is None and torch is None and not spec.is_float
     if is_last and (shape := memory.likely_shape) is not None and _are_plain(data, mode, shape):
         rows = memory.all(shape, np.uint8)
-        if _are_decoded(data, mode, _JpegPlan(shape, (shape[0], shape[1]), 1), rows):  # without reading headers twice
+        if _are_decoded(data, mode, _JpegPlan(shape, (0, 0, shape[0], shape[1]), 1), rows):  # without their headers
             return rows
-    plans = _jpeg_plans(data, mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
+    plans = _jpeg_plans(data, mode, most_pixels=library.MAX_IMAGE_PIXELS, size=size, parts=parts)
     if is_last and (plan := plans[0]) is not None and plans.count(plan) == len(plans):
         rows = memory.all(plan.shape, np.uint8)
         if _are_decoded(data, mode, plan, rows):
             return rows
     arrays: list[Any] = []
     scratch: NDArray[np.uint8] = np.empty(0, np.uint8)
-    for number, (one, plan) in enumerate(zip(data, plans, strict=True)):
-        pixels = None
+    for number, (one, plan, part) in enumerate(zip(data, plans, _each(parts, data), strict=True)):
+        pixels: Any = None
         if plan is not None:
             if is_last or scratch.shape != plan.shape:
                 scratch = memory(number, plan.shape, np.uint8) if is_last else np.empty(plan.shape, np.uint8)
@@ -127,9 +144,9 @@ def _arrays(
             arrays.append(pixels)
             continue
         if plan is None or pixels is None:
-            pixels = np.asarray(_by_pillow(one, mode, size))
-        elif size is not None and not pixels.shape[:2] == size == plan.extent:
-            pixels = np.asarray(_resized(library.fromarray(pixels), size, plan.extent))
+            pixels = np.asarray(_by_pillow(one, mode, size, part))
+        elif size is not None and not _is_size(plan, size):
+            pixels = np.asarray(_resized(library.fromarray(pixels), size, plan.part))
         arrays.append(_finished(pixels, spec, torch, partial(memory, number)))
     return arrays
 
@@ -149,17 +166,34 @@ def exact_size(size: Any) -> tuple[int, int]:
     raise UsageError(msg, hint="size=(240, 320), or size=224 for a square")
 
 
-def _by_pillow(data: bytes, mode: str, size: tuple[int, int] | None) -> Any:
+def _by_pillow(data: bytes, mode: str, size: tuple[int, int] | None, part_of: PartOf | None) -> Any:
     image = open_image(data)
-    # Scales a JPEG while it is decoded; other formats ignore it.
-    drafted = None if size is None else image.draft(None, size[::-1])
+    width, height = image.size
+    part = (0, 0, height, width) if part_of is None else part_of(height, width)
+    scale, drafted = 1 if size is None else _scale_of(part, size), None
+    if scale > 1:  # scales a JPEG while it is decoded; other formats ignore it
+        drafted = image.draft(None, (width // scale, height // scale))
     image.load()
     # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
     converted = image if image.mode == mode else _converted(image, mode)
-    if size is None:
-        return converted
-    width, height = image.size if drafted is None else drafted[1][2:]
-    return _resized(converted, size, (height, width))
+    return converted if size is None else _resized(converted, size, _scaled(part, 1 if drafted is None else scale))
+
+
+def _scale_of(part: Part, size: tuple[int, int]) -> int:
+    """Return how much a part of a JPEG is scaled down while it is decoded: it stays no smaller than ``size``."""
+    top, left, bottom, right = part
+    most = min((bottom - top) // size[0], (right - left) // size[1])
+    return next((scale for scale in (8, 4, 2) if scale <= most), 1)  # Pillow's, and libjpeg-turbo's fastest
+
+
+def _is_size(plan: _JpegPlan, size: tuple[int, int]) -> bool:
+    """Return True if the pixels need no resizing."""
+    return plan.shape[:2] == size and plan.part == (0.0, 0.0, float(size[0]), float(size[1]))
+
+
+def _scaled(part: Part, scale: int) -> _ScaledPart:
+    top, left, bottom, right = part
+    return top / scale, left / scale, bottom / scale, right / scale
 
 
 def _converted(image: Any, mode: str) -> Any:
@@ -180,9 +214,10 @@ def _converted(image: Any, mode: str) -> Any:
     return image.convert(mode)
 
 
-def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> Any:
-    """Resize the part of an image of height and width ``extent``."""
-    return image.resize(size[::-1], pillow("an image").Resampling.BILINEAR, (0, 0, *extent[::-1]))
+def _resized(image: Any, size: tuple[int, int], part: _ScaledPart) -> Any:
+    """Resize a part of an image."""
+    top, left, bottom, right = part
+    return image.resize(size[::-1], pillow("an image").Resampling.BILINEAR, (left, top, right, bottom))
 
 
 def _finished(array: NDArray[Any], spec: _Spec, torch: Any, allocate: Callable[..., NDArray[Any]]) -> Any:
@@ -205,11 +240,14 @@ class JpegPixels(NamedTuple):
     extent: tuple[float, float]
 
 
+_ScaledPart = tuple[float, float, float, float]
+
+
 class _JpegPlan(NamedTuple):
-    """The shape of the pixels of a JPEG once it is scaled, the covered height and width, and the scale."""
+    """The shape of the pixels of a JPEG once it is scaled, the part of them that is wanted, and the scale."""
 
     shape: tuple[int, ...]
-    extent: tuple[float, float]
+    part: _ScaledPart
     scale: int
 
 
@@ -225,15 +263,20 @@ def jpeg_pixels(
     The image is scaled while its cosine transform is undone, by the smallest of 1/8, 1/4 and 1/2 that leaves it at
     least ``least``, a height and a width, as Pillow's ``draft`` does.
     """
-    (plan,) = _jpeg_plans([data], mode, most_pixels=most_pixels, least=least)
+    (plan,) = _jpeg_plans([data], mode, most_pixels=most_pixels, size=least)
     if plan is None:
         return None
     pixels = np.empty(plan.shape, np.uint8)
-    return JpegPixels(pixels, plan.extent) if _are_decoded([data], mode, plan, [pixels]) else None
+    return JpegPixels(pixels, plan.part[2:]) if _are_decoded([data], mode, plan, [pixels]) else None
 
 
 def _jpeg_plans(
-    data: Sequence[bytes], mode: str, *, most_pixels: int | None, least: tuple[int, int] | None
+    data: Sequence[bytes],
+    mode: str,
+    *,
+    most_pixels: int | None,
+    size: tuple[int, int] | None,
+    parts: Sequence[PartOf] | None = None,
 ) -> list[_JpegPlan | None]:
     """Return how to decode each JPEG; None for an image that Pillow must decode."""
     library = _simplejpeg()
@@ -243,28 +286,46 @@ def _jpeg_plans(
     try:
         headers = list(map(library.decode_jpeg_header, data))
     except ValueError:
-        return (
-            [None]
-            if len(data) == 1
-            else [_jpeg_plans([one], mode, most_pixels=most_pixels, least=least)[0] for one in data]
-        )
-    plan = partial(_jpeg_plan, mode=mode, most_pixels=most_pixels, least=least)
-    return [plan(headers[0])] * len(data) if headers.count(headers[0]) == len(headers) else list(map(plan, headers))
+        headers = [_jpeg_header(library, one) for one in data]
+    plan = partial(_jpeg_plan, mode=mode, most_pixels=most_pixels, size=size)
+    if parts is None and headers.count(headers[0]) == len(headers):
+        return [plan(headers[0], None)] * len(data)
+    return list(map(plan, headers, _each(parts, data)))
+
+
+_JpegHeader = tuple[int, int, str, str]
+
+
+def _jpeg_header(library: Any, data: bytes) -> _JpegHeader | None:
+    if data[:3] != _JPEG_START:
+        return None
+    try:
+        header: _JpegHeader = library.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    return header
 
 
 def _jpeg_plan(
-    header: tuple[int, int, str, str], *, mode: str, most_pixels: int | None, least: tuple[int, int] | None
+    header: _JpegHeader | None,
+    part_of: PartOf | None,
+    *,
+    mode: str,
+    most_pixels: int | None,
+    size: tuple[int, int] | None,
 ) -> _JpegPlan | None:
+    if header is None:
+        return None
     height, width, colors, _ = header
     # Grey from colours is a matter of weights, and Pillow has its own.
     is_alike = colors == "Gray" or (colors == "YCbCr" and mode != "L")
     if (most_pixels is not None and height * width > most_pixels) or not is_alike:
         return None
-    most = 1 if least is None else min(height // least[0], width // least[1])
-    scale = next((scale for scale in (8, 4, 2) if scale <= most), 1)  # Pillow's, and libjpeg-turbo's fastest
+    part = (0, 0, height, width) if part_of is None else part_of(height, width)
+    scale = 1 if size is None else _scale_of(part, size)
     # The size that this scale gives, rounded up as by libjpeg.
     shape = -(-height // scale), -(-width // scale), *_BANDS[mode]
-    return _JpegPlan(shape, (height / scale, width / scale), scale)
+    return _JpegPlan(shape, _scaled(part, scale), scale)
 
 
 def _are_plain(data: Sequence[bytes], mode: str, shape: tuple[int, ...]) -> bool:

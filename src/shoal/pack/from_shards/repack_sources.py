@@ -18,10 +18,8 @@ from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.output.output_names import check_apart
-from shoal.pipeline.stages.map_and_filter import SeededMap
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import Tokenize
-from shoal.pipeline.stages.with_ids import WithIds
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides
 from shoal.stream.dataset import Dataset
@@ -122,7 +120,4 @@ def can_be_imported(stages: tuple[Stage, ...]) -> bool:
 
 def with_ids_from(stages: tuple[Stage, ...], first_id: int) -> tuple[Stage, ...]:
     """Return the stages for a part of a source from sample ``first_id`` on; samples keep their ids in the source."""
-    return tuple(
-        replace(stage, first_id=stage.first_id - first_id) if isinstance(stage, SeededMap | WithIds) else stage
-        for stage in stages
-    )
+    return tuple(stage.moved(-first_id) for stage in stages)

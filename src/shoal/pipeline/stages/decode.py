@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from operator import itemgetter, setitem
@@ -11,12 +12,15 @@ from typing import Any
 
 from shoal.arguments import as_flag, with_type
 from shoal.errors import ShoalError, UsageError
+from shoal.formats.decoding.array_decoder import ArrayDecoder
+from shoal.formats.decoding.crops import Crop, PartOf
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of, may_resize
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean, pointer_in
-from shoal.pipeline.batch_rows import NextRows
+from shoal.pipeline.batch_rows import BatchRows, NextRows
 from shoal.pipeline.stages.chosen_fields import fields_of
+from shoal.pipeline.stages.cropping import Cropping
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage
 
@@ -38,13 +42,29 @@ def _checked_spec(spec: Any) -> Any:
     raise UsageError(msg, hint='decode("pil", "audio"), or decode({"m4a": function})')
 
 
+def _cropping(specs: Sequence[Any], size: tuple[int, int] | None, crop: Any) -> Cropping | None:
+    """Return the crops of a stage; raises `UsageError` if nothing can be cropped."""
+    if crop is None:
+        return None
+    rule = Crop.of(crop)
+    if size is None or not any(isinstance(spec, str) and spec in IMAGE_SPECS for spec in specs):
+        msg = f"decode(crop={crop!r}) takes a part of each image, and resizes it to a size"
+        raise UsageError(msg, hint='decode("rgb8", size=224, crop="random")')
+    return Cropping(rule, size)
+
+
+def _cropped(decoder: Decoder, parts: Sequence[PartOf]) -> Decoder:
+    """Return the decoder of the next values with a part for each; unchanged unless it decodes images."""
+    return decoder.cropped(parts) if isinstance(decoder, ArrayDecoder) else decoder
+
+
 class Decode(Stage):
     """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
 
     ``specs`` are names of decoders ("pil", "rgb8", "audio", ...) or mappings from suffix to function; later specs win.
     Values that are not bytes, and fields of unknown suffix, stay unchanged. ``features`` are Hugging Face's column
     features for the specs "hf" and "hf-names", which decode these fields by full name. ``size`` is the height and width
-    of all images, or one number for both.
+    of all images, or one number for both; ``crop`` is the argument of `Dataset.decode`.
     """
 
     def __init__(
@@ -54,6 +74,7 @@ class Decode(Stage):
         allow_pickle: bool = False,
         features: Mapping[str, Any] | None = None,
         size: Any = None,
+        crop: Any = None,
     ) -> None:
         self._specs, self._features = tuple(map(_checked_spec, specs)), features
         self._allow_pickle = allow_pickle = as_flag("decode(allow_pickle=)", allow_pickle)
@@ -63,6 +84,8 @@ class Decode(Stage):
             meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
             hint = 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
             raise UsageError(msg, hint=meant + hint)
+        self._cropping = _cropping(specs, self._size, crop)
+        self._crop = crop
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
         self._functions: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
@@ -91,9 +114,27 @@ class Decode(Stage):
 
     def filling(self, rows: NextRows) -> Decode:
         """Return this stage with memory for arrays."""
-        filled = object.__new__(Decode)
-        filled.__dict__ = self.__dict__ | {"_rows": rows}
-        return filled
+        return self._with(_rows=rows)
+
+    def in_epoch(self, epoch: int) -> Decode:
+        """Return this stage for one epoch."""
+        crops = self._cropping
+        return self if crops is None else self._with(_cropping=replace(crops, epoch=epoch))
+
+    def seeded(self, seed: int, numbers: Iterator[int]) -> Decode:
+        """Return this stage with the seed of random crops."""
+        crops = self._cropping
+        return self if crops is None else self._with(_cropping=replace(crops, seed=seed, number=next(numbers)))
+
+    def moved(self, first_id: int) -> Decode:
+        """Return this stage with ids that are larger by ``first_id``."""
+        crops = self._cropping
+        return self if crops is None else self._with(_cropping=replace(crops, first_id=crops.first_id + first_id))
+
+    def _with(self, **attributes: Any) -> Decode:
+        changed = object.__new__(Decode)
+        changed.__dict__ = self.__dict__ | attributes
+        return changed
 
     def blames_data(self, error: Exception) -> bool:
         """Return True unless the error is among `NO_DAMAGE`."""
@@ -101,25 +142,30 @@ class Decode(Stage):
 
     def __repr__(self) -> str:
         arguments = [*map(repr, self._specs), *([] if self._size is None else [f"size={self._size}"])]
+        arguments += [] if self._crop is None else [f"crop={self._crop!r}"]
         return f"decode({', '.join(arguments)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(Decode, allow_pickle=self._allow_pickle, features=self._features, size=self._size)
-        return make, (self._specs,)
+        make = partial(
+            Decode, allow_pickle=self._allow_pickle, features=self._features, size=self._size, crop=self._crop
+        )
+        return make, (self._specs,), {"_cropping": self._cropping}
 
-    def __call__(self, sample: Any, _: int) -> Any:
+    def __call__(self, sample: Any, sample_id: int) -> Any:
         """Return the sample with decoded fields."""
         fields = fields_of(sample, "decode()")
-        names, decoded, rows = tuple(fields), dict(fields), self._rows
+        names, decoded, rows, crops = tuple(fields), dict(fields), self._rows, self._cropping
         for name, decoder in self._by_names.get(names) or self._decoders_of(names):
             value = decoded[name]
             try:
                 if type(value) is bytes:
-                    decoded[name] = decoder(value) if rows is None else rows.decoded(name, decoder, [value])[0]
+                    used = decoder if crops is None else _cropped(decoder, [crops.part_of(sample_id)])
+                    decoded[name] = used(value) if rows is None else rows.decoded(name, used, [value])[0]
                 elif name in self._of_features:
                     decoded[name] = None if value is None else decoder(value)
                 elif isinstance(value, bytes | memoryview):
-                    decoded[name] = decoder(bytes(value))
+                    used = decoder if crops is None else _cropped(decoder, [crops.part_of(sample_id)])
+                    decoded[name] = used(bytes(value))
             except Exception as error:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
                 label = f"the field {name!r}{size}"
@@ -154,7 +200,7 @@ class Decode(Stage):
 
     def on_run(self, samples: Sequence[Any], sample_ids: Sequence[int]) -> list[Any]:
         """Decode field by field, which takes less of the interpreter's time, if the samples have the same fields."""
-        rows, apart = self._rows, partial(map, self, samples, sample_ids)
+        rows, crops, apart = self._rows, self._cropping, partial(map, self, samples, sample_ids)
         # Loops in C: between two images the code of the interpreter leaves the cache of the processor.
         if set(map(type, samples)) != {dict} or len(all_names := set(map(tuple, samples))) > 1:
             return list(apart())
@@ -164,6 +210,9 @@ class Decode(Stage):
             data = list(map(itemgetter(name), samples))
             if set(map(type, data)) != {bytes}:
                 return list(apart())
+            if crops is not None:
+                decoder = _cropped(decoder, list(map(crops.part_of, sample_ids)))  # noqa: PLW2901
+                rows = rows or BatchRows(0).next_from(0)
             values = map(decoder, data) if rows is None else rows.decoded(name, decoder, data)
             deque(map(setitem, decoded, repeat(name), values), maxlen=0)
         return decoded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,6 +63,14 @@ class SeededMap(Stage):
         """Return this stage for one epoch."""
         return replace(self, epoch=epoch)
 
+    def seeded(self, seed: int, numbers: Iterator[int]) -> SeededMap:
+        """Return this stage with the seed of the order, unless it has one, and a number of its own."""
+        return self if self.seed is not None else replace(self, seed=seed, number=next(numbers))
+
+    def moved(self, first_id: int) -> SeededMap:
+        """Return this stage with ids that are larger by ``first_id``."""
+        return replace(self, first_id=self.first_id + first_id)
+
     def __call__(self, sample: Any, sample_id: int) -> Any:
         """Return the result of the function."""
         words = (sample_id - self.first_id, self.number)
@@ -96,11 +105,6 @@ def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
 
 
 def seeded(stages: Iterable[Stage], seed: int, *, first_number: int = 0) -> tuple[Stage, ...]:
-    """Return the stages; seeded maps without a seed get the order's seed, and numbers from ``first_number`` on."""
-    numbers = itertools.count(first_number)
-    return tuple(
-        replace(stage, seed=seed, number=next(numbers))
-        if isinstance(stage, SeededMap) and stage.seed is None
-        else stage
-        for stage in stages
-    )
+    """Return the stages with the order's seed; stages of a kind get numbers from ``first_number`` on."""
+    numbers: dict[type, Iterator[int]] = defaultdict(lambda: itertools.count(first_number))
+    return tuple(stage.seeded(seed, numbers[type(stage)]) for stage in stages)

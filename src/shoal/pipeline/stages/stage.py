@@ -43,6 +43,14 @@ class Stage(ABC):
         """Return this stage for one epoch."""
         return self
 
+    def seeded(self, seed: int, numbers: Iterator[int]) -> Stage:  # noqa: ARG002
+        """Return this stage with the seed of the order, and the next of ``numbers`` if it draws random numbers."""
+        return self
+
+    def moved(self, first_id: int) -> Stage:  # noqa: ARG002
+        """Return this stage for samples whose ids are larger by ``first_id`` than those it has seen as its own."""
+        return self
+
     def unfiltered(self) -> tuple[Stage, ...]:
         """Return this stage without filters; an empty tuple if the stage is a filter."""
         return (self,)

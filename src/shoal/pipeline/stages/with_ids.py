@@ -28,6 +28,10 @@ class WithIds(Stage):
         """Return this stage for one epoch."""
         return replace(self, epoch=epoch)
 
+    def moved(self, first_id: int) -> WithIds:
+        """Return this stage with ids that are larger by ``first_id``."""
+        return replace(self, first_id=self.first_id + first_id)
+
     def __call__(self, sample: Any, sample_id: Any) -> Any:
         """Add both to a sample, or to columns with an id for each row; `UsageError` if a field has such a name."""
         fields = fields_of(sample, "with_ids()")

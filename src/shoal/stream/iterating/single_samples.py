@@ -88,7 +88,7 @@ def _finishing(context: BatchContext) -> _Finishing | None:
         return result if formatted is None else formatted(result)
 
     def of_run(run: list[Any], ids: list[int]) -> list[Any]:
-        if stages_of_runs is None:
+        if stages_of_runs is None or len(run) == 1:  # fields of one large sample are faster in turn
             return list(map(of_sample, run, ids))
         for stage in stages_of_runs:
             run = stage.on_run(run, ids)

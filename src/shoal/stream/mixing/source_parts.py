@@ -12,9 +12,7 @@ from typing import Any, cast
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_dataset import OpenedMixture
 from shoal.pipeline.stages.by_source import BySource, FillMissing, NameSource
-from shoal.pipeline.stages.map_and_filter import SeededMap
 from shoal.pipeline.stages.stage import Stage, stages_of
-from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
@@ -58,7 +56,7 @@ def with_sources(
         own = spec.opened
         names += [f"{name}/{inner}" for inner in own.names] if isinstance(own, OpenedMixture) else [name]
         for number, part in enumerate(own.parts):
-            stages.append((*(_moved(stage, first) for stage in _stages(spec, number)), *filling))
+            stages.append((*(stage.moved(first) for stage in _stages(spec, number)), *filling))
             parts.append(part)
         first += own.index.num_samples
     first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
@@ -77,10 +75,6 @@ def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:
     if isinstance(own := spec.opened, OpenedMixture) and len(stages) > 1:
         return (*stages_of(stages[:1], number), NameSource(own.names[number]), *stages[1:])
     return stages_of(stages, number)
-
-
-def _moved(stage: Stage, first: int) -> Stage:
-    return replace(stage, first_id=first + stage.first_id) if isinstance(stage, WithIds | SeededMap) else stage
 
 
 def _name(name: object) -> str:

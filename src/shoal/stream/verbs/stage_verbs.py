@@ -65,6 +65,7 @@ class StageVerbs(LengthVerbs):
         self,
         *decoders: str | Mapping[str, Decoder],
         size: int | tuple[int, int] | None = None,
+        crop: str | tuple[float, float] | None = None,
         allow_pickle: bool = False,
     ) -> Self:
         """Decode fields by suffix, with the names of WebDataset; images, audio, video and features only on request.
@@ -84,6 +85,12 @@ class StageVerbs(LengthVerbs):
             Height and width in pixels of every resized image; one number for a square. The filter is bilinear, and
             averages when shrinking. To save time, a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, but no
             smaller than ``size``.
+        crop
+            Resize only a part of each image to ``size``: "center" for the largest part in the middle with the
+            proportions of ``size``, "random" for the random part of torchvision's `RandomResizedCrop`, and two numbers
+            for the same with other limits of its share of the area than ``(0.08, 1.0)``. The seed of the order, the
+            epoch and the sample id determine a random part, at any world size and after a resume. Images of one sample
+            get the same numbers.
         allow_pickle
             Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects. Unpickling runs any code in
             the data. If false, these suffixes stay bytes, and an array of objects is an error.
@@ -92,7 +99,7 @@ class StageVerbs(LengthVerbs):
         ------
         UsageError
             The decoder is unknown, its library is not installed, the dataset describes no features, or ``size`` is
-            given without a decoder that can resize images ("pilraw" cannot).
+            given without a decoder that can resize images ("pilraw" cannot), or ``crop`` without ``size``.
 
         Examples
         --------
@@ -103,7 +110,7 @@ class StageVerbs(LengthVerbs):
         """
         describes = any(isinstance(name, str) and name in FEATURES for name in decoders)
         features = features_of(self.stream.opened) if describes else None
-        stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size)
+        stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size, crop=crop)
         return self._then(stage, "decode()")
 
     def tokenize(self, tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Self:
