@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -276,18 +277,23 @@ class GrowingShards:
         return firsts.get(num_segments, nothing)
 
     def drop_before(self, num_samples: int) -> None:
-        """Remove scanned bytes of segments whose samples are all among the first ``num_samples``, which were read."""
+        """Remove scanned bytes of segments whose samples are all among the first ``num_samples``, which were read.
+
+        A thread removes the files: on a busy disk, the stream would wait for seconds.
+        """
         if (passing := self.segments.passing) is None:
             return
-        first, paths = 0, self._listing[2]
+        first, read_shards = 0, list[int]()
         for segment in range(self.segments.num_made):
             first += self.segments.index(segment).num_samples
             if first > num_samples:
-                return
+                break
             if segment not in self._dropped:
                 self._dropped.add(segment)
-                shards = self.shard_order[self.borders[segment] : self.borders[segment + 1]]
-                passing.drop(*(paths[number] for number in shards.tolist()))
+                read_shards += self.shard_order[self.borders[segment] : self.borders[segment + 1]].tolist()
+        if read_shards:
+            paths = [self._listing[2][number] for number in read_shards]
+            threading.Thread(target=passing.drop, args=paths, name="shoal-drop", daemon=True).start()
 
     @property
     def whole(self) -> Opened:

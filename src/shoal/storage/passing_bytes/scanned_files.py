@@ -28,7 +28,7 @@ FOLDER = "shoal-scanned"
 _FILLING, _SHARDS, _USERS = "filling", "shards", "users"
 _TRIES_TO_JOIN = 20
 _LOCK_SECONDS = 1.0  # then a scan or a stream goes on without these files
-_NUM_REMOVED_AT_ONCE = 64  # while the ledger is held
+_NUM_REMOVED_AT_ONCE = 8  # while the ledger is held: on a busy disk, each may take 10 ms
 _DIRECTORY_BYTES = 4 << 10  # share of a file in the directory of its shard
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -124,7 +124,7 @@ class ScannedFiles:
                     book.used_bytes += _charge_bytes(len(new.data))
         begun = [new for new in batch if new.descriptor >= 0]
         for new in begun:
-            new.write()
+            new.write(self._folder)
         if begun:
             with self._ledger.held(_LOCK_SECONDS) as book:
                 for new in begun:
@@ -247,10 +247,11 @@ class _NewFile:
         self.descriptor = descriptor
         return True
 
-    def write(self) -> None:
-        """Write the bytes."""
+    def write(self, folder: int) -> None:
+        """Write the bytes, and create the directory of the shard."""
         try:
             write_all(self.descriptor, self.data, 0)
+            self._make_directory(folder)
         except OSError as error:
             self.error = error
 
@@ -259,13 +260,19 @@ class _NewFile:
         if self.error is not None:
             os.unlink(self.temporary, dir_fd=folder)
             return False
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.dirname(self.target), 0o700, dir_fd=folder)
         # Scanned twice: by two processes, or again after a failure. The same name means the same size.
         is_new = not os.access(self.target, os.F_OK, dir_fd=folder)
-        os.rename(self.temporary, self.target, src_dir_fd=folder, dst_dir_fd=folder)
+        try:
+            os.rename(self.temporary, self.target, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileNotFoundError:  # another thread has dropped the shard meanwhile, and its directory
+            self._make_directory(folder)
+            os.rename(self.temporary, self.target, src_dir_fd=folder, dst_dir_fd=folder)
         self.is_added = True
         return is_new
+
+    def _make_directory(self, folder: int) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(self.target), 0o700, dir_fd=folder)
 
 
 def _charge_bytes(num_bytes: int) -> int:
