@@ -1,12 +1,12 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.index.shard_scan import Buffer
 
-_Columns = tuple[tuple[str, int, int | Callable[[bytes], Any] | None], ...]
+_Columns: TypeAlias = tuple[tuple[str, int, int | Callable[[bytes], Any] | None], ...]
 
 def tar_sample(data: bytes, start: int, end: int, /) -> dict[str, Any] | None: ...
 def tar_samples(

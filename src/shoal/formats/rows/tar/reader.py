@@ -250,7 +250,7 @@ class TarRecords:
         self.piece: Piece | None = None
         """The bytes and borders of the samples, if samples can be cut together with those of other records."""
         if self._is_compiled and self._walked is None and starts is not None:
-            self.piece = Piece(tar_samples, self._slices, starts)
+            self.piece = Piece(tar_samples, self._buffer, starts)
 
     def __len__(self) -> int:
         return self._num_samples
