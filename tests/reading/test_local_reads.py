@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.stream.made import open_finely, write_tars
 
+import shoal
+import shoal.pack
+from shoal.errors import StorageError
 from shoal.orders import Full, Window
 from shoal.reading.local import local_readers, local_samples
 from shoal.storage.files.local_store import LocalStore
@@ -94,3 +98,51 @@ def test_what_was_read_is_counted_as_it_is_read(ds: Dataset) -> None:
     sizes = ds.stream.opened.index.sample_bytes
     assert sizes is not None
     assert stats["read_bytes"] == stats["requested_bytes"] == int(sizes[shuffled.ids(epoch=0)[:10]].sum())
+
+
+@pytest.mark.parametrize("batch", [None, 16])
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_unit_that_cannot_be_read_is_an_error_at_its_sample(
+    batch: int | None, columns: bool, tmp_path: Path, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the unit is read together with others, and some of these are used before it."""
+    if columns:
+        with shoal.pack.Writer(tmp_path / "numbers", format="mds") as writer:
+            for number in range(NUM_SAMPLES):
+                writer.write({"n": number, "x": np.arange(64)})
+        (tmp_path / "numbers" / "index.json").unlink()
+        ds = open_finely(tmp_path / "numbers", extent_bytes=4096)
+    shuffled = ds.shuffle(Window(chunks=48, num_canonical_nodes=1), seed=1, chunk="4KiB")
+    ids, chunks, paths = shuffled.ids().tolist(), shuffled.resolved.chunks, shuffled.stream.opened.paths
+    shuffled = shuffled.with_ids() if batch is None else shuffled.with_ids().batch(batch)
+    groups: list[int] = []
+    read_all, fill = local_readers.LocalReaders.read_all, local_readers.LocalReaders._fill
+
+    def counted(self: Any, reads: Any, buffers: Any) -> Any:
+        groups.append(len(reads))
+        return read_all(self, reads, buffers)
+
+    def lost(self: Any, path: str, first_byte: int, end_byte: int) -> bytes:
+        if (path, first_byte) == (paths[chunks.shard[unit]], chunks.first_byte[unit]):
+            raise StorageError("the disk is broken")
+        return read_range(self, path, first_byte, end_byte)
+
+    def unfilled(self: Any, read: Any, buffer: Any) -> None:
+        if (read.shard, read.first_byte) == (chunks.shard[unit], chunks.first_byte[unit]):
+            raise StorageError("the disk is broken")
+        fill(self, read, buffer)
+
+    read_range = LocalStore.read_range
+    next(iter(shuffled))  # looks at the shards
+    monkeypatch.setattr(local_readers.LocalReaders, "read_all", counted)
+    monkeypatch.setattr(local_readers.LocalReaders, "_fill", unfilled)
+    monkeypatch.setattr(LocalStore, "read_range", lost)
+    for unit in range(5, len(chunks), 9):
+        got: list[int] = []
+        with pytest.raises(StorageError, match="the disk is broken"):
+            for item in shuffled:
+                got += [item["__id__"]] if batch is None else item["__id__"].tolist()
+        gone = range(chunks.first_sample[unit], chunks.first_sample[unit] + chunks.num_samples[unit])
+        first = next(place for place, number in enumerate(ids) if number in gone)
+        assert got == ids[: first if batch is None else first // batch * batch]
+    assert max(groups) > 1

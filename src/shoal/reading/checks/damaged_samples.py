@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.formats.rows.records import Piece
 from shoal.formats.shard_format import Records, Sample
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import locate
@@ -176,6 +177,11 @@ class SalvagedRecords:
             return records.sample(sample_id - part.read.first_sample)
         except ShardError as error:
             return self._alone(part, sample_id, error)
+
+    @property
+    def piece(self) -> Piece | None:
+        """The piece of a sound unit; `sample` salvages a sample that the piece refuses."""
+        return getattr(self._parts[0].records, "piece", None) if len(self._parts) == 1 else None
 
     def append(self, read: UnitRead, records: Records | Damaged) -> None:
         """Append the next samples, or the damage of all of them."""

@@ -251,8 +251,8 @@ class TarRecords:
             raise wrong_border(what, shard=shard, byte=first_byte + starts[number])
         self.piece: Piece | None = None
         """The bytes and borders of the samples, if samples can be cut together with those of other records."""
-        if self._is_compiled and isinstance(self._slices, bytes) and self._walked is None and starts is not None:
-            self.piece = Piece(tar_samples, self._slices, starts)
+        if self._is_compiled and self._walked is None and starts is not None:
+            self.piece = Piece(tar_samples, self._buffer, starts)
 
     def __len__(self) -> int:
         return self._num_samples
