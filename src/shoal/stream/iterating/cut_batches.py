@@ -38,7 +38,7 @@ class CutBatches(Batcher):
 def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made from samples."""
     position, pipeline, stages_of_runs = context.position, context.pipeline, context.stages_of_runs
-    collated, deliver, nearest = pipeline.collator, context.deliverer, NearestKept(context)
+    collated, deliver, nearest = pipeline.collator_into, context.deliverer, NearestKept(context)
     allocate = ReusedArrays() if pipeline.allocate is np.empty else pipeline.allocate
     memory_of = partial(BatchRows, allocate=allocate, fills=pipeline.fills_rows)
     for span in spans:

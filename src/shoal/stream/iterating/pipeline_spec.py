@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,18 @@ class PipelineSpec:
 
     @property
     def collator(self) -> Callable[..., Any]:
-        """The function that makes a batch of samples after their stages, in memory of a second argument."""
+        """The function that makes a batch of samples after their stages."""
         if self.collate is not collate:
-            return lambda samples, _=None: self.collate(samples)
-        on_missing = warner_of_missing(self.stages)
-        return lambda samples, memory=self.allocate: collate(samples, memory, on_missing=on_missing, nests=self.nests)
+            return self.collate
+        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages), nests=self.nests)
+
+    @property
+    def collator_into(self) -> Callable[[list[Any], Any], Any]:
+        """`collator` in memory of the second argument; a function of the user makes its own."""
+        collated = self.collator
+        if self.collate is not collate:
+            return lambda samples, _: collated(samples)
+        return lambda samples, memory: collated(samples, allocate=memory)
 
 
 def have_no_effects(stages: Sequence[Stage]) -> bool:
