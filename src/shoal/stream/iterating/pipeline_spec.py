@@ -68,17 +68,14 @@ class PipelineSpec:
     @property
     def collator(self) -> Callable[..., Any]:
         """The function that makes a batch of samples after their stages."""
-        if self.collate is not collate:
-            return self.collate
-        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages), nests=self.nests)
+        return self.collate if self.collate is not collate else partial(self.collator_into, allocate=self.allocate)
 
     @property
-    def collator_into(self) -> Callable[[list[Any], Any], Any]:
+    def collator_into(self) -> Callable[..., Any]:
         """`collator` in memory of the second argument; a function of the user makes its own."""
-        collated = self.collator
         if self.collate is not collate:
-            return lambda samples, _: collated(samples)
-        return lambda samples, memory: collated(samples, allocate=memory)
+            return lambda samples, _: self.collate(samples)
+        return partial(collate, on_missing=warner_of_missing(self.stages), nests=self.nests)
 
 
 def have_no_effects(stages: Sequence[Stage]) -> bool:
