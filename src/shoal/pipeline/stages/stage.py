@@ -48,7 +48,7 @@ class Stage(ABC):
         return self
 
     def moved(self, first_id: int) -> Stage:  # noqa: ARG002
-        """Return this stage for samples whose ids are larger by ``first_id`` than those it has seen as its own."""
+        """Return this stage for the same samples with ids that are larger by ``first_id``."""
         return self
 
     def unfiltered(self) -> tuple[Stage, ...]:

@@ -40,7 +40,7 @@ class CutBatches(Batcher):
 def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made from samples."""
     position, pipeline, stages_of_runs = context.position, context.pipeline, context.stages_of_runs
-    collated, deliver, nearest = pipeline.collator, context.deliverer, NearestKept(context)
+    collated, deliver, nearest = pipeline.collator_into, context.deliverer, NearestKept(context)
     has_columns = stages_of_runs is not None and pipeline.collate is collate
     allocate = ReusedArrays() if pipeline.allocate is np.empty else pipeline.allocate
     memory_of = partial(BatchRows, allocate=allocate, fills=pipeline.fills_rows)
@@ -63,7 +63,7 @@ def batches_made(spans: Iterator[ReadSpan], context: BatchContext) -> Iterator[A
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
             if columns is None:
-                batch = collated(samples, allocate=memory)
+                batch = collated(samples, memory)
             else:
                 batch = collate_columns(columns, memory, nests=pipeline.nests)
             batch = deliver(batch, repeated)

@@ -67,10 +67,15 @@ class PipelineSpec:
 
     @property
     def collator(self) -> Callable[..., Any]:
-        """The function that makes a batch of samples after their stages; ``allocate=`` gives other memory."""
+        """The function that makes a batch of samples after their stages."""
+        return self.collate if self.collate is not collate else partial(self.collator_into, allocate=self.allocate)
+
+    @property
+    def collator_into(self) -> Callable[..., Any]:
+        """`collator` in memory of the second argument; a function of the user makes its own."""
         if self.collate is not collate:
-            return lambda samples, allocate=None: self.collate(samples)  # noqa: ARG005
-        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages), nests=self.nests)
+            return lambda samples, _: self.collate(samples)
+        return partial(collate, on_missing=warner_of_missing(self.stages), nests=self.nests)
 
 
 def have_no_effects(stages: Sequence[Stage]) -> bool:
