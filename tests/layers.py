@@ -118,7 +118,7 @@ _WITH_THREADS = (
     "shoal.storage.retry",
     "shoal.storage.http.curl_client",
     "shoal.storage.stat_many",
-    "shoal.storage.passing_bytes.scanned_files",
+    "shoal.storage.passing_bytes",
 )
 _WITH_PROCESSES = ("shoal.processes", "shoal.indexing", "shoal.stream", "shoal.pack")
 

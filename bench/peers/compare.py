@@ -3,10 +3,10 @@
 ``python bench/peers/compare.py [--scale 0.25] [--rounds 5] [--only W1 litdata ...]`` makes the environments that are
 missing (``.compat/peers``), writes each workload with each library's own writer, and streams an epoch with each row, a
 process each, in interleaved rounds. It prints a table, a line for each goal (``goals.py``: met, short or not measured)
-and every case in which a peer is ahead. ``--json FILE`` keeps the results of all rounds, beside rows of earlier calls
-with ``--only``; ``--page`` writes ``docs/benchmarks.md`` and its picture from such a file, without measuring.
-``--goals`` leaves out the rows that no goal names. ``--source DIRECTORY`` measures the shoal in
-another directory.
+and every case in which a peer is ahead. ``--json FILE`` keeps the results of all rounds, with ``--only`` beside other
+workloads of earlier calls. ``--page`` writes ``docs/benchmarks.md`` and its picture from such a file, and measures
+nothing. ``--goals`` leaves out the rows that no goal names. ``--source DIRECTORY`` measures the shoal in another
+directory.
 
 Time is from the construction of a dataset to the end of its epoch, after a first sample of another one, so imports and
 what is made on first use (shoal's index) are not in it. Shards are read once just before, and before a first batch the
@@ -85,10 +85,10 @@ def main() -> None:
 
 
 def joined(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Earlier results, with new rows in the place of old ones."""
-    failed = {name: why for name, why in before["failed"].items() if name not in found["results"]}
-    whole = {name: {**before[name], **found[name]} for name in ("about", "versions", "sizes", "results")}
-    return {**whole, "failed": {**failed, **found["failed"]}}
+    """Earlier results, without those of workloads that were measured now: only rows of one call took turns."""
+    for name in ("results", "failed"):
+        before[name] = {row: each for row, each in before[name].items() if row.partition("/")[0] not in found["sizes"]}
+    return {name: {**before[name], **found[name]} for name in ("about", "versions", "sizes", "results", "failed")}
 
 
 def is_chosen(row: Row, only: list[str]) -> bool:

@@ -86,6 +86,7 @@ _ARROW = (_limit("W3", "pyarrow"),)
 _TURBO = _limit("W4", "libjpeg-turbo in threads")
 _FORKED = (Row("first", "near", "limit", "two empty workers, forked", 2),)
 _GETS = (_limit("far", "raw GETs"),)
+_LITDATA = Row("far", "one", "litdata", "all keys")
 _INDEXED = Row("growing", "epoch", "shoal", "indexed")
 
 
@@ -103,7 +104,9 @@ GOALS = (
     ),
     Goal("W1 tokens, one by one", _shoal("W1", "one"), times=2, of=ANY, limits=_READV),
     Goal("W1 tokens, batches", _shoal("W1", "batches"), times=5, of=MIXING, limits=_READV),
+    Goal("W1 tokens from tar, one by one", _shoal("W1", "one", "tar"), plus=150_000, limits=_READV),
     Goal("W1 tokens from tar, batches", _shoal("W1", "batches", "tar"), plus=250_000, limits=_READV),
+    Goal("W2 blobs, one by one", _shoal("W2", "one"), times=1.5, of=MIXING, limits=(_limit("W2", "readv"),)),
     Goal("W2 blobs from tar, one by one", _shoal("W2", "one", "tar"), times=1.5, of=MIXING,
          limits=(_limit("W2", "readv"),)),
     Goal("W2 blobs from Parquet, one by one", _shoal("W2", "one", "parquet"), times=0.8, of=_limit("W2", "pyarrow")),
@@ -112,6 +115,8 @@ GOALS = (
     Goal("W3 documents from Parquet, one by one", _shoal("W3", "one", "parquet"), plus=250_000, limits=_ARROW),
     Goal("W3 documents from Parquet, batches", _shoal("W3", "batches", "parquet"), plus=250_000, limits=_ARROW),
     Goal("W4 JPEGs, batches, by threads or workers", _shoal("W4", "batches", "tar", 0, 2), times=0.95, of=_TURBO),
+    Goal("20 ms away, speed", _shoal("far", "one", NARROW), times=1.2, of=_LITDATA, limits=_GETS),
+    Goal("20 ms away, memory", _shoal("far", "one", NARROW), MEMORY, times=0.2, of=_LITDATA),
     Goal("20 ms away, 100 KB, window of 16 MiB", _shoal("far", "one", NARROW), CPU, plus=2.0, limits=_GETS),
     Goal("20 ms away, chunks of 1 MiB, window of 64 MiB", _shoal("far", "one", WIDE), CPU, plus=1.3, limits=_GETS),
     Goal("first epoch without an index, fast network", _shoal("growing", "epoch", "grow"), times=0.8, of=_INDEXED),
