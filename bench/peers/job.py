@@ -123,7 +123,7 @@ def read(job: Job) -> dict[str, Any]:
     module: Any = importlib.import_module(job.module)
     if job.workload == "first":
         if job.workers:
-            importlib.import_module("torch.utils.data")
+            importlib.import_module(getattr(module, "LOADER", "torch.utils.data"))
         return first_batch(module, job)
     stream_all = one_by_one if job.way == "one" else in_batches
     if not job.far:  # imports that wait for the first sample, and indexes, are not counted

@@ -13,6 +13,9 @@ from workloads import BATCH
 
 import shoal
 
+LOADER = "shoal.torch"
+"""The module of the loader with workers, which a script imports before it makes a dataset, as those of other loaders."""
+
 warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
 
 
@@ -58,7 +61,7 @@ def first(job: Job) -> Iterable[Any]:
     made = dataset(replace(job, variant="mds")).batch(BATCH).format("numpy")
     state = made.state_at(made.num_samples * 99 // 100) if job.variant == FROM_99 else None
     if job.workers:
-        import shoal.torch  # noqa: PLC0415  # torch is needed for workers alone
+        import shoal.torch  # noqa: PLC0415  # torch is needed for workers alone; see `LOADER`
 
         made = shoal.torch.DataLoader(made, num_workers=job.workers)
     if state is not None:
