@@ -14,7 +14,7 @@ from workloads import BATCH
 import shoal
 
 LOADER = "shoal.torch"
-"""The module of the loader with workers, which a script imports before it makes a dataset, as those of other loaders."""
+"""The module of the loader with workers; a script imports it before it makes a dataset, like those of other loaders."""
 
 warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
 
