@@ -11,7 +11,7 @@ MIXED_CLASSES = 40.0
 
 
 def best_of(rows: list[Measured], key: Callable[[Measured], float], *, mixes: bool = False) -> Measured | None:
-    """Return the best peer by a key that is larger where a row is better; with ``mixes``, of those that mix."""
+    """Return the best peer by a key that is larger where a row is better; with ``mixes``, peers that mix."""
     peers = [each for each in rows if each.row.library not in ("shoal", "limit")]
     peers = [each for each in peers if not mixes or (each.classes or 0.0) >= MIXED_CLASSES]
     return max(peers, key=key, default=None)

@@ -87,10 +87,10 @@ class BatchRows:
     batch. A call allocates an array of a shape and a type for collation.
     """
 
-    __slots__ = ("_allocate", "_columns", "_fills", "_lock", "num_rows")
+    __slots__ = ("_allocate", "_columns", "_gives_rows", "_lock", "num_rows")
 
     def __init__(self, num_rows: int, allocate: Allocate = np.empty, *, fills: bool = True) -> None:
-        self.num_rows, self._allocate, self._fills, self._lock = num_rows, allocate, fills, Lock()
+        self.num_rows, self._allocate, self._gives_rows, self._lock = num_rows, allocate, fills, Lock()
         self._columns: dict[str, _Column] = {}
 
     def __call__(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -99,7 +99,7 @@ class BatchRows:
 
     def next_from(self, first: int) -> NextRows | None:
         """Return the rows from ``first`` on; None if decoders get no rows."""
-        return NextRows(self, first) if self._fills else None
+        return NextRows(self, first) if self._gives_rows else None
 
     def column(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Column | None:
         """Return the array of a field, which the first call makes; None if its rows are of another kind."""

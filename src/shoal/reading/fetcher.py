@@ -32,7 +32,7 @@ from shoal.stats.counters import Counters
 from shoal.stats.run_events import IGNORED
 
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
-_PARTS = 16  # units taken early are at most a 16th of those in use
+_PARTS = 32  # units taken early are at most a 32nd of those in use
 _NO_UNITS = np.zeros(0, dtype=np.int64)
 _Records = Records | SalvagedRecords
 Due = tuple[UnitRead, Any]

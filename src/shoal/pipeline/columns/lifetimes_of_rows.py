@@ -67,7 +67,7 @@ class RowLifetimes:
         return code if code < len(self._distinct) and self._distinct[code] == unit else None
 
     def arrivals(self, stop: int) -> list[int]:
-        """Return the distinct units that samples before ``stop`` use first, in order, without those that `arrived`."""
+        """Return the distinct units that samples before ``stop`` use first, in order, without units that `arrived`."""
         return self._arriving[self._num_arrived : bisect_left(self._first_use, stop, lo=self._num_arrived)]
 
     @property

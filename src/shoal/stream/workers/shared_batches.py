@@ -84,14 +84,15 @@ class BatchSender:
         _Pickler(file, buffers.append, self._reduce).dump(thing)
         return file.getvalue(), buffers
 
-    def send(self, packed: bytes, buffers: list[pickle.PickleBuffer]) -> None:
+    def send(self, pickled: bytes, buffers: list[pickle.PickleBuffer]) -> None:
         """Send a packed object; `OSError` if the system has no memory or no files for a segment."""
+        is_long = len(pickled) > _MOST_IN_MESSAGE
         views = [buffer.raw() for buffer in buffers]
-        if len(packed) > _MOST_IN_MESSAGE:
-            views.insert(0, memoryview(packed))
+        if is_long:
+            views.insert(0, memoryview(pickled))
         num_bytes = sum(map(_aligned, map(len, views)))
         if num_bytes < _LEAST_BYTES or not _HAS_SEGMENTS:
-            self.send_whole(packed, buffers)
+            self.send_whole(pickled, buffers)
             return
         number, memory, file, dropped = self._segment(num_bytes)
         try:
@@ -100,7 +101,7 @@ class BatchSender:
                 places.append((begin, begin + len(view)))
                 memory[begin : begin + len(view)] = view
                 begin += _aligned(len(view))
-            rest = b"" if len(packed) > _MOST_IN_MESSAGE else packed
+            rest = b"" if is_long else pickled
             message = _Message(rest, [], number, places, len(memory), file is not None, dropped)
             self._connection.send(message)
             if file is not None:

@@ -56,17 +56,17 @@ class Job:
         reduce: Callable[[Any], Any] | None = None,
     ) -> None:
         self.work, self.num_workers, self.prepare, self.reduce = work, num_workers, prepare, reduce
-        self._packed: bytes | None = None
+        self._pickled: bytes | None = None
         self.packages: set[str] = set()
 
     def pack(self) -> None:
         """Pickle the job now, for processes that do not inherit it; errors of pickling are raised here."""
-        self._packed, self.packages = pack(self.work, self.num_workers, self.prepare, self.reduce)
+        self._pickled, self.packages = pack(self.work, self.num_workers, self.prepare, self.reduce)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._packed is None:
+        if self._pickled is None:
             self.pack()
-        return _unpacked, (self._packed, place_of_main())
+        return _unpacked, (self._pickled, place_of_main())
 
 
 def _unpacked(packed: bytes, main: dict[str, Any]) -> Job:
