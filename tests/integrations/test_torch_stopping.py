@@ -136,6 +136,36 @@ def test_a_worker_that_is_stuck_in_a_function_does_not_delay_the_end(served: tup
     loader.close()
 
 
+def test_workers_are_killed_even_if_the_loop_has_closed_them_before(
+    served: tuple[Path, RangeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = WorkerPool.kill
+    processes: list[Any] = []
+
+    class Answered:
+        """A pipe whose message is answered before the sender goes on."""
+
+        def __init__(self, pool: WorkerPool) -> None:
+            self._pool, self._kill = pool, pool._kill
+
+        def send_bytes(self, data: bytes) -> None:
+            self._kill.send_bytes(data)
+            while self._pool.processes:
+                time.sleep(0.01)
+
+    def kill_late(pool: WorkerPool) -> None:
+        processes.extend(pool.processes)
+        monkeypatch.setattr(pool, "_kill", Answered(pool))
+        kill(pool)
+
+    monkeypatch.setattr(WorkerPool, "kill", kill_late)
+    ds = open_dataset(served[0].parent / "data", index=served[0]).map(endless).with_ids().batch(5)
+    loader = DataLoader(ds, num_workers=1, persistent_workers=True)
+    check(ds, iter(loader), loader.stop, lambda: at(ds)[1] > 20)
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL]
+    loader.close()
+
+
 def test_what_was_stopped_goes_on_from_its_state(tars: Dataset) -> None:
     for num_workers in (0, 1):
         ds = tars.shuffle(seed=1).with_ids().batch(5)

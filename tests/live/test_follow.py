@@ -120,6 +120,20 @@ def test_a_late_file_that_nobody_saw_come_is_known_by_its_time(tmp_path: Path) -
         assert ids_of(again) == [4, 5]
 
 
+def test_a_late_file_is_known_by_a_time_in_whole_seconds(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", range(2))
+    write(tmp_path / "3.jsonl", range(2, 4))
+    ds = shoal.follow(str(tmp_path), idle_seconds=0)
+    assert ids_of(ds) == [0, 1, 2, 3]
+    state = ds.state_dict()
+    write(tmp_path / "2.jsonl", range(4, 6))
+    os.utime(tmp_path / "2.jsonl", (int(time.time()),) * 2)
+    again = shoal.follow(str(tmp_path), idle_seconds=0)
+    again.load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"2.jsonl"):
+        assert ids_of(again) == [4, 5]
+
+
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=7)
 
 

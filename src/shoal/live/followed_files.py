@@ -22,6 +22,8 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator import Iteration
 
+# Times of files are coarse: 4 to 10 ms behind the clock on Linux, and whole seconds in object stores and on FAT (2 s).
+_COARSE_NS = 2_000_000_000
 _KEEP_FILES = "give new files names of their own, and do not change files that a state names"
 
 
@@ -51,7 +53,7 @@ class FollowedFiles(LiveSource):
         self._behind: list[FileKey] = []  # late files
         self._late: tuple[FileKey, int] | None = None  # the late file under way, and its next record
         self._seen: set[str] | None = None  # names in the last listing
-        self._listed_ns = 0  # start of the last listing
+        self._listed_ns = 0  # files that were written after the last listing have a later time
         self._fresh: set[str] = set()  # files in the last listing with a later time
         self._reading: Iterator[tuple[int, Any]] | None = None
         self._datasets: dict[str, Dataset] = {}
@@ -166,7 +168,7 @@ class FollowedFiles(LiveSource):
 
     def _find_files(self) -> bool:
         """List the files; return True if there is a file to read."""
-        now_ns = time.time_ns()
+        listed_ns = time.time_ns() - _COARSE_NS
         files = self._listing.files()
         reached = self._at
         if self._seen is None and reached is not None:
@@ -176,8 +178,8 @@ class FollowedFiles(LiveSource):
             self._find_late([file for file in files if file < reached])
         names = {file.name for file in files}
         new = names if self._seen is None else names - self._seen
-        self._fresh = {name for name in names & (new | self._fresh) if self._listing.written_ns(name) > now_ns}
-        self._seen, self._listed_ns = names, now_ns
+        self._fresh = {name for name in names & (new | self._fresh) if self._listing.written_ns(name) > listed_ns}
+        self._seen, self._listed_ns = names, listed_ns
         return bool(self._ready or self._behind)
 
     def _check_times(self, reached: FileKey, files: Sequence[FileKey]) -> None:

@@ -120,8 +120,9 @@ class WorkerPool:
 
     def kill(self) -> None:
         """Kill the processes; a waiting `next` raises `StoppedError`."""
+        processes = self.processes  # before the message: `next` may answer it with `close`, which forgets them
         self._kill.send_bytes(b"kill")
-        for process in self.processes:
+        for process in processes:
             process.kill()
 
     def close(self) -> None:
