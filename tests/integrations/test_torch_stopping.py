@@ -257,3 +257,14 @@ def test_a_loop_whose_workers_start_can_be_ended(method: str, tars: Dataset, mon
         if thread.name.startswith("shoal-call"):
             thread.join()
     loader.close()
+
+
+@pytest.mark.parametrize("context", multiprocessing.get_all_start_methods())
+def test_workers_end_by_themselves(context: str, tars: Dataset) -> None:
+    loader = DataLoader(
+        tars.batch(50), num_workers=2, prefetch_factor=1, persistent_workers=True, multiprocessing_context=context
+    )
+    next(iter(loader))
+    processes = multiprocessing.active_children()
+    loader.close()
+    assert [process.exitcode for process in processes] == [0, 0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
@@ -74,26 +74,33 @@ def _unpacked(packed: bytes, main: dict[str, Any]) -> Job:
 
 
 def run_worker(worker: int, job: Job, connection: Connection, stop: Connection) -> None:
-    """Make the steps of worker ``worker``, until the connection ends."""
+    """Make the steps of worker ``worker``, until the connection ends or ``stop`` can be read."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the loader, which ends its workers
     end_with_parent()
     job.prepare(worker)
     maker = StepMaker(job.work, job.num_workers, stop)
     with suppress(EOFError, OSError):
-        _Worker(worker, maker, BatchSender(connection, job.reduce), connection).run()
+        _Worker(worker, maker, BatchSender(connection, job.reduce), connection, stop).run()
 
 
 class _Worker:
-    def __init__(self, worker: int, maker: StepMaker, sender: BatchSender, connection: Connection) -> None:
-        self._worker, self._maker, self._sender, self._connection = worker, maker, sender, connection
+    def __init__(
+        self, worker: int, maker: StepMaker, sender: BatchSender, connection: Connection, stop: Connection
+    ) -> None:
+        self._worker, self._maker, self._sender = worker, maker, sender
+        self._connection, self._stop = connection, stop
         self._pass_number, self._room = -1, 0
         self._tasks: Iterator[Task] = iter(())
         self._next: Task | None = None
 
     def run(self) -> None:
-        """Serve passes until the loader closes the connection."""
+        """Serve passes until the loader closes the connection, or stops its workers."""
         while True:
-            while self._connection.poll(0 if self._room and self._next is not None else None):
+            # A forked worker has both ends of the connections before its own, so it does not see the loader close them.
+            is_idle = not self._room or self._next is None
+            if is_idle and self._stop in wait([self._connection, self._stop]):
+                return
+            while self._connection.poll(0):
                 self._take(self._connection.recv())
             if self._room and self._next is not None:
                 self._room -= 1
