@@ -68,6 +68,7 @@ def test_samples_of_mds_are_those_of_the_decoder(made: tuple[dict[str, str], lis
     known = Mds()._columns(scan.head, "s")
     cut, decode, starts = _cutter(known), _decoder(known), scan.sample_starts.tolist()
     assert cut is not None
+    assert cut.one is not None
     for number in range(len(rows)):
         start, end = starts[number : number + 2]
         for held in (data, memoryview(data), bytearray(data)):
@@ -95,6 +96,7 @@ def test_damaged_samples_are_left_to_the_decoder(
     known = Mds()._columns(scan.head, "s")
     cut = _cutter(known)
     assert cut is not None
+    assert cut.one is not None
     found = cut.one(bytes(damaged), 0, len(damaged))
     alone = CutRecords(bytes(damaged), [0, len(damaged)], Span("s", 0, 1), decode=_decoder(known), crcs=lambda: None)  # type: ignore[arg-type, return-value]
     try:
@@ -176,6 +178,8 @@ def test_nothing_is_kept_of_what_was_cut() -> None:
     known = Mds()._columns(Mds().scan(lambda first, end: mds[first:end], len(mds), shard="s").head, "s")
     cut = _cutter(known)
     assert cut is not None
+    cut_one = cut.one
+    assert cut_one is not None
     example = encode_example({"image": b"png" * 50, "label": [3, -4], "x": [0.5]})
     assert plain_example(example, bytes, bytes) is not None
 
@@ -184,7 +188,7 @@ def test_nothing_is_kept_of_what_was_cut() -> None:
             tar_sample(tar, int(starts[0]), int(starts[1]))
             tar_sample(tar, 0, 700)  # refused half-way
             tar_front({}, tar[:600], 5, 5 + int(starts[1]))  # the first payload is not there
-            cut.one(mds, len(mds) - 230, len(mds))
+            cut_one(mds, len(mds) - 230, len(mds))
             plain_example(example, bytes, bytes)
             plain_example(example[:-1], bytes, bytes)
 

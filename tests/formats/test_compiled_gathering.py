@@ -16,12 +16,16 @@ from tests.formats.test_tar_plain import SIZES, archive, span
 
 from shoal.errors import ShardError
 from shoal.formats.compiled_cutting import is_compiled, take_rows, tar_samples, transposed, values_of_rows
+from shoal.formats.rows.lines.reader import JsonLines, Text
 from shoal.formats.rows.mds.reader import Mds
 from shoal.formats.rows.records import Piece
 from shoal.formats.rows.tar.reader import Tar
 from shoal.formats.shard_format import Format, Span
 
 pytestmark = pytest.mark.skipif(not is_compiled, reason="the compiled module is left out")
+
+
+TEXTS: list[Format] = [JsonLines(), Text()]
 
 
 def opened(reader: Format, data: bytes, *, damaged: bytes | None = None) -> Any:
@@ -73,6 +77,46 @@ def test_many_samples_of_mds_are_those_cut_one_by_one(made: tuple[Any, Any, byte
     chosen, last = drawn(data, records)
     wanted = [records[unit].sample(number) for unit, number in chosen]
     assert list(map(plain, cut_all(records, chosen, last))) == list(map(plain, wanted))
+
+
+LINES = st.lists(
+    st.sampled_from([
+        b'{"a": 1}', b'{"a": NaN, "b": "\xc3\xa9"}', b' "x"', b"7\r", b'{"a": "\xff"}', b'{"a": 1',
+        b"1 2", b"{}", b"nul",
+    ]),
+    min_size=1,
+    max_size=8,
+)  # fmt: skip
+
+
+@given(
+    shards=st.lists(LINES, min_size=1, max_size=3), ends=st.booleans(), reader=st.sampled_from(TEXTS), data=st.data()
+)
+def test_many_lines_are_those_decoded_one_by_one(
+    shards: list[list[bytes]], ends: bool, reader: Format, data: st.DataObject
+) -> None:
+    records = [opened(reader, b"\n\n".join(lines) + b"\n" * ends) for lines in shards]
+    chosen, last = drawn(data, records)
+    outcomes: list[Any] = []
+    for unit, number in chosen:
+        try:
+            outcomes.append(records[unit].sample(number))
+        except ShardError as error:
+            outcomes.append(error)
+            break
+    is_whole = not outcomes or not isinstance(outcomes[-1], ShardError)
+    if is_whole:
+        assert list(map(repr, cut_all(records, chosen, last))) == list(map(repr, outcomes))
+        return
+    with pytest.raises(ShardError) as caught:
+        cut_all(records, chosen, last)
+    assert str(caught.value) == str(outcomes[-1])
+
+
+def test_samples_before_a_line_that_is_not_json_are_cut_together() -> None:
+    records = opened(JsonLines(), b"1\n2\nnul\n4\n")
+    samples = records.piece.cut({0: (records.piece, 0)}, [0, 1, 2, 3], [0] * 4, None, 0, 4)
+    assert samples == [{"json": 1}, {"json": 2}]
 
 
 @given(made=shards(), place=st.integers(0, 10**6), byte=st.integers(0, 255), is_tar=st.booleans())

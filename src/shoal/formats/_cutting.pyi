@@ -34,6 +34,15 @@ def mds_samples(
 def plain_example(
     data: bytes, floats: Callable[[bytes], Any], integers: Callable[[bytes], Any], /
 ) -> dict[str, Any] | None: ...
+def next_records(
+    held: dict[int, tuple[Any, ...]],
+    ids: list[int],
+    units: list[int],
+    last: list[bool] | None,
+    at: int,
+    stop: int,
+    /,
+) -> list[bytes]: ...
 def transposed(samples: Any, /) -> dict[str, list[Any]] | None: ...
 def values_of_rows(
     units: list[Any], which: NDArray[np.int64], rows: NDArray[np.int64], is_text: bool, /

@@ -58,16 +58,28 @@ held_by(PyObject *units_held, PyObject *unit, PyObject *cut)
     return cut == NULL || PyTuple_GetItem(PyTuple_GetItem(held, 0), 0) == cut ? Py_NewRef(held) : NULL;
 }
 
+/* As FillSample, but append the bytes of the sample to a list. */
+static int
+append_bytes(const void *how, PyObject *records, const char *data, Py_ssize_t start, Py_ssize_t end)
+{
+    (void)how;
+    PyObject *record = PyBytes_FromStringAndSize(data + start, end - start);
+    int whole = record == NULL || PyList_Append(records, record) ? -1 : 1;
+    Py_XDECREF(record);
+    return whole;
+}
+
 /* Append the sample with this id, of a unit that is held; as FillSample. */
 static int
 append_sample(PyObject *samples, PyObject *held, PyObject *id, FillSample fill, const void *how)
 {
     Py_ssize_t number = as_place(id), first = PyErr_Occurred() ? 0 : as_place(PyTuple_GetItem(held, 1));
-    PyObject *sample = PyErr_Occurred() ? NULL : PyDict_New();
+    int is_dict = fill != append_bytes;
+    PyObject *sample = PyErr_Occurred() ? NULL : is_dict ? PyDict_New() : Py_NewRef(samples);
     if (sample == NULL)
         return -1;
     int whole = number < first ? 0 : fill_from(PyTuple_GetItem(held, 0), number - first, sample, fill, how);
-    if (whole > 0 && PyList_Append(samples, sample))
+    if (whole > 0 && is_dict && PyList_Append(samples, sample))
         whole = -1;
     Py_DECREF(sample);
     return whole;
@@ -103,6 +115,14 @@ cut_next(PyObject *const *args, Py_ssize_t num_args, FillSample fill, const void
     else if (whole < 0)
         Py_CLEAR(samples);
     return samples;
+}
+
+/* next_records(held, ids, units, last, at, stop) */
+static PyObject *
+next_records(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    (void)module;
+    return cut_next(args, num_args, append_bytes, NULL);
 }
 
 /* The values of one field of all samples, in a new list; NULL without an error if a sample lacks the field. */
@@ -340,6 +360,8 @@ take_rows(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
 }
 
 PyMethodDef gathering_methods[] = {
+    {"next_records", (PyCFunction)(void (*)(void))next_records, METH_FASTCALL,
+     "Return the bytes of the next samples of some pieces, as the `cut` of a `Piece` returns samples."},
     {"transposed", (PyCFunction)transposed, METH_O,
      "Return the lists of values of samples with the same fields, by name; None for anything else."},
     {"values_of_rows", (PyCFunction)(void (*)(void))values_of_rows, METH_FASTCALL,

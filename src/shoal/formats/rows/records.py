@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.formats.compiled_cutting import next_records
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import Sample, Span
 from shoal.hints import SKIP_HINT
@@ -47,12 +49,12 @@ DecodeRecord = Callable[[bytes], Sample]
 
 
 class Cut(NamedTuple):
-    """Two functions that decode samples where they lie, or return None for an unusual or invalid sample.
+    """Two faster ways to decode samples: ``many`` is the ``cut`` of a `Piece`.
 
-    ``one`` decodes the sample in ``data[start:end]``, and ``many`` is the ``cut`` of a `Piece`.
+    ``one`` decodes the sample in ``data[start:end]`` where it lies, or returns None for an unusual or invalid sample.
     """
 
-    one: Callable[[Buffer, int, int], Sample | None]
+    one: Callable[[Buffer, int, int], Sample | None] | None
     many: CutMany
 
 
@@ -74,6 +76,27 @@ CutMany = Callable[
     [Mapping[int, tuple[Any, ...]], list[int], list[int], list[bool] | None, int, int],
     list[Sample],
 ]
+
+
+def cut_together(decode: DecodeRecord, decode_all: Callable[[list[bytes]], list[Sample]] | None = None) -> Cut | None:
+    """Return the `Cut` that passes the bytes of many samples to ``decode_all``; None without the compiled module.
+
+    ``decode_all`` returns what ``decode`` returns for each sample; after its error, ``decode`` decodes the samples
+    before the first invalid one. Call this once for a format: only pieces with the same `Cut` are cut together.
+    """
+    if next_records is None:
+        return None
+
+    def many(*chosen: Any) -> list[Sample]:
+        records: list[bytes] = next_records(*chosen)
+        with suppress(Exception):  # raised again at its sample
+            return [*map(decode, records)] if decode_all is None else decode_all(records)
+        samples: list[Sample] = []
+        with suppress(Exception):
+            samples.extend(map(decode, records))  # `extend` keeps what came before the error
+        return samples
+
+    return Cut(None, many)
 
 
 def borders_in(
@@ -112,8 +135,7 @@ class CutRecords:
     r"""Some consecutive samples, handed out by number; each is decoded on request.
 
     ``starts`` are their borders in ``buffer``, shape (len + 1,); ``crcs`` returns the layout CRCs, and ``columns``, if
-    given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes samples where they lie,
-    or returns None to leave them to ``decode``.
+    given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes samples faster.
 
     Examples
     --------
@@ -123,7 +145,7 @@ class CutRecords:
     {'text': 'two'}
     """
 
-    __slots__ = ("_columns", "_crcs", "_cut", "_decode", "_first_byte", "_shard", "_view", "starts")
+    __slots__ = ("_columns", "_crcs", "_decode", "_first_byte", "_many", "_one", "_shard", "_view", "starts")
 
     def __init__(
         self,
@@ -138,7 +160,9 @@ class CutRecords:
     ) -> None:
         self._view, self.starts = buffer if type(buffer) is bytes else memoryview(buffer), starts
         self._shard, self._first_byte = span.shard, span.first_byte
-        self._decode, self._crcs, self._columns, self._cut = decode, crcs, columns, cut
+        self._decode, self._crcs, self._columns = decode, crcs, columns
+        self._one = None if cut is None else cut.one
+        self._many = None if cut is None else cut.many
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -154,7 +178,7 @@ class CutRecords:
     @property
     def piece(self) -> Piece | None:
         """The bytes and borders of the samples, if samples can be cut together with those of other records."""
-        return None if self._cut is None else Piece(self._cut.many, self._view, self.starts)
+        return None if self._many is None else Piece(self._many, self._view, self.starts)
 
     def sample(self, number: int) -> Sample:
         """Decode sample ``number``; O(its bytes).
@@ -162,7 +186,7 @@ class CutRecords:
         Raises `ShardError` if the bytes are invalid; the error has the position in the shard.
         """
         start, end = self.starts[number], self.starts[number + 1]
-        if self._cut is not None and (sample := self._cut.one(self._view, start, end)) is not None:
+        if self._one is not None and (sample := self._one(self._view, start, end)) is not None:
             return sample
         try:
             return self._decode(bytes(self._view[start:end]))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.rows.records import CutRecords, DecodeRecord, compact
+from shoal.formats.rows.records import Cut, CutRecords, DecodeRecord, compact
 from shoal.formats.shard_format import About, BorderSink, Content, SampleBorders, Span, StoredContent
 from shoal.index.shard_scan import Buffer
 
@@ -61,7 +61,9 @@ def _window(content: Content, first_byte: int, num_bytes: int) -> Buffer:
     return window
 
 
-def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeRecord) -> CutRecords:
+def line_records(
+    buffer: Buffer, span: Span, lines: LineScan, decode: DecodeRecord, cut: Cut | None = None
+) -> CutRecords:
     """Return consecutive lines, each decoded when its sample is requested; layout CRCs cover their bytes.
 
     Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
@@ -87,7 +89,7 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
     def crcs() -> NDArray[np.uint32]:
         return np.array([crc32(view[start:end]) for start, end in pairwise(starts)], dtype=np.uint32)
 
-    return CutRecords(buffer, starts, span, decode=decode, crcs=crcs)
+    return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, cut=cut)
 
 
 class LineEnds(NamedTuple):

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.decoding.json_text import json_parser
+from shoal.formats.decoding.json_text import json_parser, strict_parser
 from shoal.formats.rows.lines.json_array import ARRAY_HEAD, ElementScan, element_borders, scan_elements
 from shoal.formats.rows.lines.line_borders import WHITE, LineScan, front_bytes, line_records, scan_lines, windows_of
-from shoal.formats.rows.records import BadRecordError, CutRecords
+from shoal.formats.rows.records import BadRecordError, CutRecords, cut_together
 from shoal.formats.shard_format import About, BorderSink, Content, Format, Sample, Span
 from shoal.index.shard_scan import Buffer
 
@@ -79,13 +79,13 @@ class JsonLines(Format):
         index says.
         """
         if not ARRAY_HEAD.keys() <= span.head.keys():
-            return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode_json)
+            return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode_json, _CUT_JSON)
         starts, view = element_borders(buffer, span), memoryview(buffer)
 
         def crcs() -> NDArray[np.uint32]:
             return np.array([crc32(view[start:end]) for start, end in pairwise(starts)], dtype=np.uint32)
 
-        return CutRecords(buffer, starts, span, decode=_decode_element, crcs=crcs)
+        return CutRecords(buffer, starts, span, decode=_decode_element, crcs=crcs, cut=_CUT_ELEMENTS)
 
 
 def _value(data: bytes) -> Any:
@@ -109,6 +109,14 @@ def _decode_json(data: bytes, what: str = "line") -> Sample:
     raise BadRecordError(f"this {what} {wrong}", byte=byte, hint=f"correct the {what}, or remove it from the shard")
 
 
+def _decode_lines(lines: list[bytes]) -> list[Sample]:
+    """Return the fields of the objects on lines; any error if one is unusual."""
+    strict = strict_parser()
+    if strict is None:
+        return [*map(_decode_json, lines)]
+    return [value if isinstance(value, dict) else {"json": value} for value in map(strict[0], lines)]
+
+
 def _decode_element(data: bytes) -> Sample:
     """Return the fields of an object in an array; a comma may come before the object."""
     comma = len(data) - len(data.removeprefix(b","))
@@ -117,6 +125,10 @@ def _decode_element(data: bytes) -> Sample:
     except BadRecordError as error:
         error.byte += comma
         raise
+
+
+_CUT_JSON = cut_together(_decode_json, _decode_lines)
+_CUT_ELEMENTS = cut_together(_decode_element)
 
 
 class Text(Format):
@@ -140,7 +152,7 @@ class Text(Format):
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines; raises `ShardError` if they are not cut at line ends."""
-        return line_records(buffer, span, LineScan(span.shard, _LINE_LIMIT_BYTES), _decode_text)
+        return line_records(buffer, span, LineScan(span.shard, _LINE_LIMIT_BYTES), _decode_text, _CUT_TEXT)
 
 
 def _decode_text(data: bytes) -> Sample:
@@ -152,3 +164,6 @@ def _decode_text(data: bytes) -> Sample:
         msg = f"this line is not UTF-8: {error.reason}"
         hint = "convert the shard to UTF-8, or correct the line"
         raise BadRecordError(msg, byte=begin + error.start, hint=hint) from None
+
+
+_CUT_TEXT = cut_together(_decode_text)

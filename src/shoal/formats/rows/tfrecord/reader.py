@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import packed_hint
-from shoal.formats.rows.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.rows.records import BadRecordError, CutRecords, borders_in, cut_together
 from shoal.formats.rows.tfrecord.crc32c import crc32c, crc32c_of_rows, masked
 from shoal.formats.rows.tfrecord.tf_example import (
     FIELD_HEAD_BYTES,
@@ -100,7 +100,8 @@ class TFRecord(Format):
         def header_crcs() -> NDArray[np.uint32]:
             return np.array([crc32(view[start : start + _HEADER_BYTES]) for start in starts[:-1]], dtype=np.uint32)
 
-        return CutRecords(buffer, starts, span, decode=_example if examples else _record, crcs=header_crcs)
+        decode, cut = (_example, _CUT_EXAMPLES) if examples else (_record, _CUT_RECORDS)
+        return CutRecords(buffer, starts, span, decode=decode, crcs=header_crcs, cut=cut)
 
 
 def _record(record: bytes) -> Sample:
@@ -114,6 +115,9 @@ def _example(record: bytes) -> Sample:
         what = f"the first record of this shard is a tf.train.Example, but this record is not: {error}"
         hint = "the shard is damaged, or mixes records: format=TFRecord(examples=False) gives the raw bytes of each"
         raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
+
+
+_CUT_EXAMPLES, _CUT_RECORDS = cut_together(_example), cut_together(_record)
 
 
 def _data_of(record: bytes) -> bytes:
