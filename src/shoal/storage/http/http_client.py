@@ -113,8 +113,13 @@ def _words_of(error: Exception) -> str:
     return re.sub(r"^\[SSL[^\]]*\] | \(_ssl\.c:\d+\)$", "", text)
 
 
-def connection_failure(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
-    """Return the error for a failed or broken connection; raise other errors unchanged."""
+def connection_failure(
+    error: Exception, path: str, *, verb: str, secrets: Iterable[str] = (), origin: str = ""
+) -> StorageError:
+    """Return the error for a failed or broken connection; raise other errors unchanged.
+
+    ``origin`` is the URL of the server if it is not that of ``path``.
+    """
     if isinstance(error, StorageError | UsageError):
         return error  # type: ignore[return-value]
     if not isinstance(error, HTTPException | OSError | ValueError):
@@ -126,9 +131,10 @@ def connection_failure(error: Exception, path: str, *, verb: str, secrets: Itera
     elif isinstance(error, InvalidURL | ValueError):
         hint, transient = "check the URL", False
     elif isinstance(error, NoConnectionError):
-        target = f"by the proxy {error.proxy}" if error.proxy else f"to {urlsplit(path).netloc}"
+        server = urlsplit(origin or path)
+        target = f"by the proxy {error.proxy}" if error.proxy else f"to {server.netloc}"
         if isinstance(error.reason, socket.gaierror):
-            name = error.proxy or urlsplit(path).hostname
+            name = error.proxy or server.hostname
             text, hint = f"the host name {name} is not known", "check the URL, and the network"
         elif isinstance(error.reason, TimeoutError):
             text = f"no connection {target}: the server sent nothing for too long"

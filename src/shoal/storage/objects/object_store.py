@@ -15,6 +15,7 @@ from typing import Any
 from shoal.errors import ForkError, StorageError
 from shoal.storage.objects.object_failures import obstore_failure
 from shoal.storage.objects.object_options import ObjectLocation, client_of, location_of
+from shoal.storage.objects.signed_ranges import SignedRanges
 from shoal.storage.storage_errors import check_range, is_missing
 from shoal.storage.store_protocol import (
     Buffer,
@@ -44,6 +45,7 @@ class ObjectStore(Store):
         self._answered: set[str] = set()  # buckets whose server accepted our credentials
         self._reached: set[str] = set()  # buckets whose server answered at all
         self._only_listed: set[str] = set()  # listed objects that were not read since
+        self._signed = SignedRanges(self._options)
 
     def __repr__(self) -> str:
         return "ObjectStore()"
@@ -57,17 +59,27 @@ class ObjectStore(Store):
         Raises `StorageError` if other bytes or no bytes came (``transient`` says if a retry may help), and `ForkError`
         in a forked child of a process that has read through obstore.
         """
-        return bytes(self._read(path, first_byte, end_byte))
+        data = self._read(path, first_byte, end_byte)
+        return data if type(data) is bytes else bytes(data)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
         """Fill a buffer with the bytes from ``first_byte`` on; raises the errors of `read_range`."""
-        buffer[:] = memoryview(self._read(path, first_byte, first_byte + len(buffer)))
+        data = self._read(path, first_byte, first_byte + len(buffer), buffer)
+        if data is not buffer:
+            buffer[:] = memoryview(data)
 
-    def _read(self, path: str, first_byte: int, end_byte: int) -> Any:
-        """Return the bytes of a range as obstore's buffer."""
+    def _read(self, path: str, first_byte: int, end_byte: int, buffer: memoryview | None = None) -> Any:
+        """Return the bytes of a range as bytes or obstore's buffer; or ``buffer``, if they are in it."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
             return b""
+        if self._known.get(path) is not None and path not in self._only_listed:
+            _, client, location = self._client(path)
+            part = self._signed.read(location, client, path, first_byte, end_byte, buffer)
+            if part is not None:
+                self._known.check(path, part.num_bytes, part.etag, part.modified)
+                self._answered.add(location.bucket)
+                return part.body if buffer is None else buffer
         verb = f"read bytes [{first_byte}, {end_byte}) of"
         with self._request(path, verb) as (obstore, client, location):
             result = obstore.get(client, location.key, options={"range": (first_byte, end_byte)})
@@ -153,8 +165,9 @@ class ObjectStore(Store):
         self._known.forget(path)
 
     def close(self) -> None:
-        """Drop the clients, and forget sizes and versions of objects."""
+        """Drop the clients and connections, and forget sizes and versions of objects."""
         self._clients.clear()
+        self._signed.close()
         self._known.forget()
         self._only_listed.clear()
 
