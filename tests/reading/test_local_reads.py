@@ -59,6 +59,22 @@ def test_while_reads_are_slow_each_is_told_once_and_before_it_is_made(
     assert len(told) == len(set(told)) == shuffled.stats()["num_reads"]
 
 
+def test_samples_are_told_in_groups(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_slow(monkeypatch)
+    sizes: list[int] = []
+    give = local_readers.ReadAdvice.give
+
+    def counted(advice: local_readers.ReadAdvice, reads: Any) -> None:
+        sizes.append(len(reads))
+        give(advice, reads)
+
+    monkeypatch.setattr(local_readers.ReadAdvice, "give", counted)
+    shuffled = ds.shuffle(Full(), seed=1)
+    for _ in shuffled:
+        pass
+    assert sum(sizes) == shuffled.stats()["num_reads"] >= 10 * len(sizes)
+
+
 def test_no_more_is_told_of_than_may_be_ahead(
     ds: Dataset, told: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,10 +55,10 @@ class LocalSamples:
             for at, unit, shard, first_byte, end_byte, first_sample, num_samples, sample_id in rows:
                 num_bytes = end_byte - first_byte
                 began = counters.wait_begins()
-                if advice.num_to_give > 0:
-                    first, num_advised = max(num_advised, at), max(num_advised, at + most_ahead)
-                    if first < min(num_advised, len(units)):
-                        advice.give(self._units.reads(units[first:num_advised]))
+                # In groups: the columns of one unit take as long as its read.
+                if advice.num_to_give > 0 and num_advised <= min(at + most_ahead // 2, len(units) - 1):
+                    first, num_advised = max(num_advised, at), min(at + most_ahead, len(units))
+                    advice.give(self._units.reads(units[first:num_advised]))
                 try:
                     if in_one or num_bytes < _LARGE_BYTES or num_samples > 1:
                         read = UnitRead(unit, shard, first_byte, end_byte, first_sample, num_samples)
