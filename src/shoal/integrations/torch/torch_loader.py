@@ -270,7 +270,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self, spec: IteratorSpec, finish: Callable[[Any], Any]
     ) -> tuple[IteratorSpec, BatchSource | None]:
         """Return the start of an iterator over batches from threads of this process; from this thread without them."""
-        making = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
+        making = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded, ahead_bytes=self.prefetch_bytes)
         if self.pin_memory and can_pin():
             making = making.gathered_into(pinned_array)
             finish = self._pinned_after(finish)
