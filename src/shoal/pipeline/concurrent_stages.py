@@ -8,6 +8,7 @@ error is raised at its sample, after all samples before it.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +24,7 @@ from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages.callers import Callers
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, Stage
+from shoal.processes.interrupts import wait_in_slices
 from shoal.reading.checks.damaged_samples import Damaged
 
 _WAITING = 4  # samples for each call: finished samples wait for a slow sample before them, and other calls go on
@@ -42,6 +44,32 @@ class _Waiting(NamedTuple):
     sample_id: int
     stage: Stage | None
     num_bytes: int
+    result: Future[Any] | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True while the call runs."""
+        return self.result is not None and not self.result.done()
+
+
+class _Running:
+    """The calls of a stage that run; ``has_ended`` is set at the end of each."""
+
+    def __init__(self) -> None:
+        self._results: set[Future[Any]] = set()
+        self.has_ended = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def add(self, result: Future[Any]) -> None:
+        """Add a call, until it ends."""
+        self._results.add(result)
+        result.add_done_callback(self._ended)
+
+    def _ended(self, result: Future[Any]) -> None:
+        self._results.discard(result)
+        self.has_ended.set()
 
 
 _Named = Iterator[tuple[Any, int]]
@@ -61,7 +89,9 @@ class ConcurrentStages:
         index: SampleIndex | None,
         forgiving: bool,
         limit_bytes: int,
+        timed: Callable[[tuple[Stage, ...]], tuple[Stage, ...]],
     ) -> None:
+        stages = timed(tuple(stages))
         self._decoders = decoders
         places = [number for number, stage in enumerate(stages) if stage.max_concurrency]
         self.num_stages = places[-1] + 1
@@ -71,7 +101,9 @@ class ConcurrentStages:
         # Several stages share the limit.
         limit_bytes //= len(places)
         self._layers = [
-            _Layer(stages[first:place], stages[place], self._callers, run, limit_bytes)
+            _Layer(
+                stages[first:place], stages[place], timed((_Wait(stages[place]),))[0], self._callers, run, limit_bytes
+            )
             for first, place in zip(firsts, places, strict=False)
         ]
 
@@ -99,11 +131,27 @@ class ConcurrentStages:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wait(Stage):
+    """The wait until any call of a stage has ended; its time is recorded as the time of the stage."""
+
+    stage: Stage
+
+    def __repr__(self) -> str:
+        return repr(self.stage)
+
+    def __call__(self, has_ended: threading.Event, _: int) -> None:
+        """Wait for the event, and clear it."""
+        wait_in_slices(has_ended.wait)
+        has_ended.clear()
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
     """A stage that processes several samples at a time, and the stages before it."""
 
     before: Sequence[Stage]
     stage: Stage
+    wait: Stage
     callers: Callers
     run: Callable[..., Any]
     limit_bytes: int
@@ -111,7 +159,7 @@ class _Layer:
     def through(self, named: _Named) -> _Named:
         """Yield samples after this stage, with their ids, in order; an error is the last."""
         waiting: deque[_Waiting] = deque()
-        running: set[Future[Any]] = set()
+        running = _Running()
         largest_bytes, has_more = 1, True
         while True:
             while has_more and self._has_room(len(waiting), len(running), largest_bytes):
@@ -123,7 +171,10 @@ class _Layer:
                     largest_bytes = max(largest_bytes, waiting[-1].num_bytes)
             if not waiting:
                 return
-            sample, sample_id, stage, num_bytes = waiting.popleft()
+            if waiting[0].is_unfinished:
+                self.wait(running.has_ended, -1)
+                continue  # a call that has ended makes room for another
+            sample, sample_id, stage, num_bytes, _ = waiting.popleft()
             if stage is not None:
                 sample = self._done((stage,), sample, sample_id)
                 largest_bytes = max(largest_bytes, num_bytes + bytes_of(sample))
@@ -140,7 +191,7 @@ class _Layer:
         is_left_out = sample is DROPPED or sample is QUARANTINED or type(sample) is _Raised
         return sample if is_left_out or not self.before else self._done(self.before, sample, sample_id)
 
-    def _begun(self, sample: Any, sample_id: int, running: set[Future[Any]]) -> _Waiting:
+    def _begun(self, sample: Any, sample_id: int, running: _Running) -> _Waiting:
         """Begin the call for a sample; samples that are left out wait for their turn, too."""
         if sample is DROPPED or sample is QUARANTINED or type(sample) in (_Raised, Damaged):
             return _Waiting(sample, sample_id, None, 0)
@@ -148,8 +199,7 @@ class _Layer:
         if begun is None:
             return _Waiting(sample, sample_id, None, bytes_of(sample))
         running.add(begun.result)
-        begun.result.add_done_callback(running.discard)
-        return _Waiting(sample, sample_id, begun.stage, bytes_of(sample))
+        return _Waiting(sample, sample_id, begun.stage, bytes_of(sample), begun.result)
 
     def _done(self, stages: Sequence[Stage], sample: Any, sample_id: int) -> Any:
         try:

@@ -37,13 +37,13 @@ def samples_ahead(
     index: SampleIndex | None,
     forgiving: bool,
     limit_bytes: int,
-    timed: Sequence[Stage],
+    timed: Callable[[tuple[Stage, ...]], tuple[Stage, ...]],
 ) -> SamplesAhead | None:
     """Return the maker of samples ahead of their batch; None if all stages run as the batch is made.
 
-    ``timed`` are the stages with their times recorded, for one thread.
+    ``timed`` returns stages that record their times, for one thread.
     """
     decoders = None if threaded is None else Decoders(stages, threaded, index=index, forgiving=forgiving)
     if not any(stage.max_concurrency for stage in stages):
         return decoders
-    return ConcurrentStages(timed, decoders, index=index, forgiving=forgiving, limit_bytes=limit_bytes)
+    return ConcurrentStages(stages, decoders, index=index, forgiving=forgiving, limit_bytes=limit_bytes, timed=timed)

@@ -47,6 +47,7 @@ class EventLoop:
     def close(self) -> None:
         """Cancel all tasks, and end the thread."""
         self._finalizer()
+        _wait_for(self._thread)  # perhaps another thread closes the loop, too
 
 
 class _Tasks(Stop):
@@ -67,7 +68,10 @@ class _Tasks(Stop):
         if self._pid == os.getpid():  # a forked process shares the pipe that wakes the loop of its parent
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._is_over.set)
-            self._unfinished.fail(_closed())
+
+    def give_up(self) -> None:
+        """Fail the calls that have not ended."""
+        self._unfinished.fail(_closed())
 
     def add(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Future[Any]:
         future = self._unfinished.new()
@@ -95,8 +99,9 @@ class _Tasks(Stop):
         try:
             finish(future, await function(*arguments))
         except self._asyncio.CancelledError:
-            # The caller would take the class for its own cancellation.
-            fail(future, _closed() if self.is_set() else RuntimeError("the coroutine was cancelled, but not by shoal"))
+            if not self.is_set():  # else the call fails after the ends of all: a process may end with the first error
+                # The caller would take the class of this error for its own cancellation.
+                fail(future, RuntimeError("the coroutine was cancelled, but not by shoal"))
         except BaseException as error:  # noqa: BLE001  # raised by the caller; SystemExit would end the loop
             fail(future, error)
 
@@ -112,7 +117,7 @@ class _Tasks(Stop):
         finally:
             super().set()
             self._loop.close()
-            self._unfinished.fail(_closed())
+            self.give_up()
 
     async def _serve(self) -> None:
         await self._is_over.wait()
@@ -144,5 +149,10 @@ def _end(tasks: _Tasks, thread: threading.Thread, pid: int) -> None:
         return
     with InterruptsHeld(in_finalizer=True):
         tasks.set()
-        if threading.get_ident() != thread.ident:  # the garbage collector may run in the thread of the loop
-            thread.join(_SECONDS_TO_END)
+        _wait_for(thread)
+        tasks.give_up()
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    if threading.get_ident() != thread.ident:  # the garbage collector may run in the thread of the loop
+        thread.join(_SECONDS_TO_END)

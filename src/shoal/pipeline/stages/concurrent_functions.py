@@ -23,7 +23,7 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import is_done
 
 MOST_COROUTINES = 32
-"""Coroutines of a function at a time in a process, by default: servers limit requests, and every worker adds its own."""
+"""Coroutines of a function at a time, by default: servers limit requests, and every worker adds its own."""
 
 _MOST_AT_A_TIME = 1 << 16
 
@@ -132,12 +132,13 @@ def as_function(verb: str, function: Any, max_concurrency: int | None = None) ->
         most = as_within(f"{verb.removesuffix(')')}max_concurrency=)", most, 1, _MOST_AT_A_TIME)
     if isinstance(function, CoroutineFunction | ThreadedFunction):
         return function
-    if _is_async(function):
+    if is_coroutine_function(function):
         return CoroutineFunction(function, most or MOST_COROUTINES)
     return ThreadedFunction(function, most) if most is not None and most > 1 else function
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_coroutine_function(function: Any) -> bool:
+    """Return True for a coroutine function, a partial of one, and an object with such a ``__call__``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method
 
 

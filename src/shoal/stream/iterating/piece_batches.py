@@ -66,7 +66,7 @@ class PieceBatches:
         opened, quarantine = prepared(piece)
         if not pipeline.worker:
             _compare_memory(orders, pipeline, options)
-        self._ahead = _ahead(steps, pipeline, opened, quarantine)
+        self._ahead = _ahead(steps, pipeline, opened, quarantine, counters)
         hashes = hashes_of(resolved)
         sums = position.sums or DeliverySums(hashes, position.epoch)  # position.sums: from earlier pieces of the epoch
         sums.hash_by(hashes)
@@ -105,7 +105,11 @@ class PieceBatches:
 
 
 def _ahead(
-    steps: tuple[Stage, ...], pipeline: PipelineSpec, opened: OpenedDataset, quarantine: Quarantine | None
+    steps: tuple[Stage, ...],
+    pipeline: PipelineSpec,
+    opened: OpenedDataset,
+    quarantine: Quarantine | None,
+    counters: Counters,
 ) -> SamplesAhead | None:
     """Return the maker of samples ahead of their batch; ``steps`` are the stages of the pipeline, not timed."""
     return samples_ahead(
@@ -114,7 +118,7 @@ def _ahead(
         index=opened.index,
         forgiving=quarantine is not None and quarantine.finds,
         limit_bytes=pipeline.ahead_bytes,
-        timed=pipeline.stages,
+        timed=counters.events.timed,
     )
 
 
