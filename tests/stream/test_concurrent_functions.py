@@ -98,7 +98,7 @@ def through(ds: Dataset, steps: list[Step], *, concurrently: bool, counts: bool 
     """The dataset with these steps, and perhaps a function that counts its calls after each."""
     for number, (verb, kind, most) in enumerate(steps):
         used = kind if concurrently else "in turn"
-        limit = {"max_concurrency": most} if used != "in turn" else {}
+        limit: dict[str, Any] = {"max_concurrency": most} if used != "in turn" else {}
         if verb == "map":
             ds = ds.map(made(used, doubled, number), **limit)
         elif verb == "seeded":
@@ -152,8 +152,9 @@ def test_a_stopped_run_goes_on_with_any_concurrency(
     def made_of(steps: list[Step]) -> Dataset:
         ds = tars.partition(rank=0, world_size=1)
         for number, (verb, kind, most) in enumerate(steps):
-            function, seeds = (drawn, {"seed": True}) if verb == "seeded" else (doubled, {})
-            limit = {"max_concurrency": most} if kind != "in turn" else {}
+            function: Any = drawn if verb == "seeded" else doubled
+            seeds: dict[str, Any] = {"seed": True} if verb == "seeded" else {}
+            limit: dict[str, Any] = {"max_concurrency": most} if kind != "in turn" else {}
             if verb == "filter":
                 ds = ds.filter(made(kind, kept, number), **limit)
             else:
@@ -268,7 +269,8 @@ def test_so_many_calls_run_at_a_time_and_no_more(kind: str, tars: Dataset) -> No
 
 
 def test_other_calls_go_on_while_the_first_sample_is_slow(tars: Dataset) -> None:
-    first, others = tars.ids().tolist()[0], []
+    first = tars.ids().tolist()[0]
+    others: list[int] = []
 
     async def waits(sample: Any) -> Any:
         while sample["__id__"] == first and len(others) < 4:  # noqa: ASYNC110  # more than run at a time
@@ -315,6 +317,9 @@ def test_the_end_of_an_iterator_cancels_its_coroutines(ends: str, tars: Dataset)
 
     iterator = iter(tars.map(hangs, max_concurrency=5))
     assert next(iterator)["__id__"] == first
+    until = time.monotonic() + 10
+    while len(begun) < 5 and time.monotonic() < until:
+        time.sleep(0.01)
     if ends == "drop":
         del iterator
     elif ends == "with":
@@ -492,7 +497,8 @@ def test_wrong_functions_and_numbers_are_refused(tars: Dataset) -> None:
             next(iter(verb(forgets)))
         with pytest.raises(UsageError, match="generates returned an asynchronous generator"):
             next(iter(verb(generates)))
-        for wrong in (0, -1, 1.5, "4"):
+        wrongs: list[Any] = [0, -1, 1.5, "4"]
+        for wrong in wrongs:
             with pytest.raises(UsageError, match="max_concurrency"):
                 verb(waits, max_concurrency=wrong)
     with pytest.raises(UsageError, match=r"map\(\) processes batches one after another, but max_concurrency=4"):

@@ -47,7 +47,8 @@ class EventLoop:
     def close(self) -> None:
         """Cancel all tasks, and end the thread."""
         self._finalizer()
-        _wait_for(self._thread)  # perhaps another thread closes the loop, too
+        if not self._tasks.has_given_up:  # another thread closes the loop
+            _wait_for(self._thread)
 
 
 class _Tasks(Stop):
@@ -61,6 +62,7 @@ class _Tasks(Stop):
         self._is_over = asyncio.Event()
         self._started: set[Any] = set()  # a loop has only weak references to its tasks
         self._unfinished = Unfinished()
+        self.has_given_up = False
 
     def set(self) -> None:
         """Cancel all tasks soon."""
@@ -71,6 +73,7 @@ class _Tasks(Stop):
 
     def give_up(self) -> None:
         """Fail the calls that have not ended."""
+        self.has_given_up = True
         self._unfinished.fail(_closed())
 
     def add(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Future[Any]:

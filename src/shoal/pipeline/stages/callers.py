@@ -7,19 +7,13 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.processes.event_loop import EventLoop
 from shoal.processes.futures import Unfinished, fail, finish
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.processes.process_ends import Stop, end_pool, submit
 from shoal.storage.retry import StoppedError
-
-
-class _Caller(Protocol):
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]: ...
-
-    def close(self) -> None: ...
 
 
 class Callers:
@@ -40,19 +34,21 @@ class Callers:
         with InterruptsHeld():
             if self._loop is None:
                 self._loop = EventLoop()
-            return self._open(self._loop).call(function, *arguments)
+                self._close_late(self._loop)
+            return self._loop.call(function, *arguments)
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Begin a call of a function in a thread."""
         with InterruptsHeld():
             if self._threads is None:
                 self._threads = _Threads(self._num_threads)
-            return self._open(self._threads).call(function, *arguments)
+                self._close_late(self._threads)
+            return self._threads.call(function, *arguments)
 
-    def _open(self, caller: _Caller) -> _Caller:
-        if self._is_closed:  # meanwhile, in another thread: calls fail
+    def _close_late(self, caller: EventLoop | _Threads) -> None:
+        """Close a new caller, whose calls then fail, if another thread has called `close` meanwhile."""
+        if self._is_closed:
             caller.close()
-        return caller
 
     def close(self) -> None:
         """Cancel the coroutines, and end the threads."""

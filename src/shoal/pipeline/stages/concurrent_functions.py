@@ -41,15 +41,17 @@ class _LoopByProcess:
 
     def result_of(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a coroutine function; an interrupt cancels the coroutine."""
-        with InterruptsHeld():
-            loop = self._loops.get(os.getpid())
-            loop = self._loops.setdefault(os.getpid(), EventLoop()) if loop is None else loop
-            future = loop.call(function, *arguments)
+        future: Future[Any] | None = None
         try:
+            with InterruptsHeld():
+                loop = self._loops.get(os.getpid())
+                loop = self._loops.setdefault(os.getpid(), EventLoop()) if loop is None else loop
+                future = loop.call(function, *arguments)
             wait_in_slices(partial(is_done, future))
             return future.result()
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise
 
 
