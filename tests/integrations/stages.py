@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -136,3 +137,34 @@ def large(sample: dict[str, Any]) -> dict[str, Any]:
 
 def large_with_id(sample: dict[str, Any]) -> dict[str, Any]:
     return {**large(sample), "__id__": sample["__id__"]}
+
+
+async def fetched(sample: dict[str, Any]) -> dict[str, Any]:
+    """As a request that takes a while, for some samples longer than for others."""
+    number = int(sample["cls"])
+    await asyncio.sleep(number % 5 / 1000)
+    return {**sample, "double": 2 * number}
+
+
+async def failing_at_100(sample: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(0.001)
+    return fail_at_100(sample)
+
+
+async def endless_at_70(sample: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(1000 if sample["cls"] == b"70" else 0)
+    return sample
+
+
+async def endless_by_file(sample: dict[str, Any]) -> dict[str, Any]:
+    """As `endless_at_70`, with a line in a file when it begins to wait, and when it is cancelled."""
+    if sample["cls"] != b"70":
+        return sample
+    with Path(os.environ["COROUTINE_LOG"]).open("a", buffering=1) as log:  # noqa: ASYNC230  # a short write
+        log.write("waits\n")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            log.write("cancelled\n")
+            raise
+    return sample

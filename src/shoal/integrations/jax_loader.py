@@ -258,7 +258,7 @@ class DataIterator:
         # The default device belongs to this thread, and another thread may make the arrays.
         device = _jax_library().config.jax_default_device
         with InterruptsHeld():
-            making = spec.with_threads(_threads(spec.work.pipeline.stages).threaded)
+            making = spec.with_threads(_threads(spec.work.pipeline.stages).threaded, ahead_bytes=_DECODED_BYTES)
             making = making.converted(partial(_placed, spec, loader.sharding, device))
             if loader.prefetch and not self._is_over:
                 making = making.unobserved().made_ahead()

@@ -124,7 +124,8 @@ class LiveDataset:
 
         With ``seed=True`` the call is ``function(sample, rng)``, as in `Dataset.map`; the numbers follow from the seed
         of `shuffle` and the place of the sample in its source. If the function raises an error, the stream skips and
-        counts the sample (``num_failed``): the next ``next()`` goes on with the following sample.
+        counts the sample (``num_failed``): the next ``next()`` goes on with the following sample. A coroutine function
+        runs for one sample after another.
 
         Examples
         --------

@@ -68,14 +68,16 @@ class _Raised:
 def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> ThreadChoice:
     """Choose the stages to run in threads.
 
-    ``num_threads`` sets the number of threads for all stages. Without it, only shoal's own stages run in threads, up to
-    the last that decodes media or tokenizes: user functions may draw random numbers, or count.
+    ``num_threads`` sets the number of threads for all stages before the first that processes several samples at a time
+    by itself. Without it, only shoal's own stages run in threads, up to the last that decodes media or tokenizes: user
+    functions may draw random numbers, or count.
 
     >>> choose_threads([], num_threads=None, limit_bytes=1).words
     'one thread: no stage decodes images, audio or video, or tokenizes'
     """
     if num_threads is not None:
-        threaded = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
+        num_stages = next((number for number, stage in enumerate(stages) if stage.max_concurrency), len(stages))
+        threaded = Threaded(num_stages, num_threads, limit_bytes) if num_stages and num_threads > 1 else None
         words = _counted(num_threads if threaded else 1)
         return ThreadChoice(threaded, f"{words}: num_threads={num_threads} was given")
     own = itertools.takewhile(is_own, stages)
@@ -97,7 +99,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     )
     if num_threads == 1:
         return ThreadChoice(None, "one thread: there is one processor for this rank")
-    if rest := [repr(stage) for stage in stages[num_gain:] if not is_own(stage)]:
+    if rest := [repr(stage) for stage in stages[num_gain:] if not is_own(stage) and not stage.max_concurrency]:
         why += f"; {' and '.join(rest)} in one thread: if that is slow, take num_workers="
     return ThreadChoice(Threaded(num_gain, num_threads, limit_bytes), f"{_counted(num_threads)}: {why}")
 
@@ -125,6 +127,7 @@ class Decoders:
     """
 
     def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: SampleIndex | None, forgiving: bool) -> None:
+        self.num_stages = how.num_stages
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
         self._work = _Work(tuple(stages[: how.num_stages]), index, forgiving, self._stop)

@@ -91,7 +91,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         simplejpeg), divided among the ranks of a machine, for decoding of images and the stages of shoal before it;
         `decoding` gives the choice and its reason. By default one thread calls the functions of `Dataset.map`,
         `filter` and `decode`, one sample after another; with a number, that many threads call functions of samples at a
-        time, so they must be thread-safe.
+        time, so they must be thread-safe. Threads run the stages up to the first with ``max_concurrency``.
     prefetch_bytes
         With ``num_workers=0``, the limit on bytes of ready batches that wait for use, and on bytes of decoded samples.
         One batch is always made ahead.
@@ -270,7 +270,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self, spec: IteratorSpec, finish: Callable[[Any], Any]
     ) -> tuple[IteratorSpec, BatchSource | None]:
         """Return the start of an iterator over batches from threads of this process; from this thread without them."""
-        making = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
+        making = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded, ahead_bytes=self.prefetch_bytes)
         if self.pin_memory and can_pin():
             making = making.gathered_into(pinned_array)
             finish = self._pinned_after(finish)

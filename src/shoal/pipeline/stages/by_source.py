@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.pipeline.batch_rows import NextRows
+from shoal.pipeline.stages.callers import Callers
+from shoal.pipeline.stages.concurrent_functions import Begun
 from shoal.pipeline.stages.running import DecodeError, FieldError
 from shoal.pipeline.stages.stage import DROPPED, Stage, in_epoch
 from shoal.pipeline.stages.with_ids import WithIds
@@ -32,6 +34,7 @@ class BySource(Stage):
     first_ids: tuple[int, ...]
     stages: tuple[tuple[Stage, ...], ...]
     missing: Mapping[str, Any] | str | None = None
+    adds_names: bool = True
 
     @property
     def own_stages(self) -> tuple[tuple[Stage, ...], ...]:  # type: ignore[override]
@@ -63,7 +66,41 @@ class BySource(Stage):
                 raise
             if sample is DROPPED:
                 return DROPPED
-        return NameSource(self.names[source])(sample, sample_id)
+        return NameSource(self.names[source])(sample, sample_id) if self.adds_names else sample
+
+    @property
+    def max_concurrency(self) -> int:  # type: ignore[override]
+        """The most samples of any stage of a source."""
+        return max((stage.max_concurrency for own in self.stages for stage in own), default=0)
+
+    def begin(self, sample: Any, sample_id: int, callers: Callers) -> Begun | None:
+        """Begin the call of the only stage of a step; None for samples of other sources."""
+        source = bisect_right(self.first_ids, sample_id) - 1
+        if len(self.stages[source]) != 1 or self.adds_names:
+            return None
+        begun = self.stages[source][0].begin(sample, sample_id, callers)
+        return None if begun is None else begun._replace(stage=self._step(source, (begun.stage,)))
+
+    def steps(self) -> tuple[Stage, ...]:
+        """Return a step for each stage that processes several samples at a time, and for the stages between them."""
+        steps: list[Stage] = []
+        rest: list[tuple[Stage, ...]] = []
+        for source, own in enumerate(self.stages):
+            in_turn: list[Stage] = []
+            for stage in own:
+                if not stage.max_concurrency:
+                    in_turn.append(stage)
+                    continue
+                steps += [self._step(source, tuple(in_turn))] if in_turn else []
+                steps.append(self._step(source, (stage,)))
+                in_turn = []
+            rest.append(tuple(in_turn))
+        return (*steps, replace(self, stages=tuple(rest))) if steps else (self,)
+
+    def _step(self, source: int, own: tuple[Stage, ...]) -> BySource:
+        """Return a stage that runs samples of one source through stages, and adds no names."""
+        stages = tuple(own if number == source else () for number in range(len(self.stages)))
+        return replace(self, stages=stages, adds_names=False)
 
     @property
     def takes_columns(self) -> bool:  # type: ignore[override]

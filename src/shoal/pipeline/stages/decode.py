@@ -20,6 +20,7 @@ from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean, pointer_in
 from shoal.pipeline.batch_rows import BatchRows, NextRows
 from shoal.pipeline.stages.chosen_fields import fields_of
+from shoal.pipeline.stages.concurrent_functions import is_coroutine_function
 from shoal.pipeline.stages.cropping import Cropping
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage
@@ -36,7 +37,12 @@ _MOST_NAMES = 1 << 10  # lists of fields whose decoders are cached
 
 def _checked_spec(spec: Any) -> Any:
     is_mapping = isinstance(spec, Mapping) and all(isinstance(name, str) for name in spec)
-    if isinstance(spec, str) or (is_mapping and all(map(callable, spec.values()))):
+    if isinstance(spec, str):
+        return spec
+    if is_mapping and all(map(callable, spec.values())):
+        if any(map(is_coroutine_function, spec.values())):
+            msg = f"decode() calls a function for one value after another, but got a coroutine function: {spec}"
+            raise UsageError(msg, hint="map() runs coroutine functions of samples, many at a time")
         return spec
     msg = f"decode() takes separate decoder names, or mappings from suffix to function; got {with_type(spec)}"
     raise UsageError(msg, hint='decode("pil", "audio"), or decode({"m4a": function})')

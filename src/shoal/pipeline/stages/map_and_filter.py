@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.order.seeds import check_seed, generator, key
-from shoal.pipeline.stages.stage import DROPPED, Stage, check_callable, each_stage, name_of
+from shoal.pipeline.stages.callers import Callers
+from shoal.pipeline.stages.concurrent_functions import (
+    Begun,
+    BegunCall,
+    as_function,
+    checked_result,
+    concurrent_of,
+    max_concurrency_of,
+    name_of,
+)
+from shoal.pipeline.stages.stage import DROPPED, Stage, each_stage
 from shoal.pipeline.tensors import torch_generator
 
 GENERATORS = ("numpy", "torch")
@@ -23,14 +33,23 @@ class Map(Stage):
     function: Callable[[Any], Any]
 
     def __post_init__(self) -> None:
-        check_callable("map()", self.function)
+        object.__setattr__(self, "function", as_function("map()", self.function))
 
     def __repr__(self) -> str:
         return f"map({name_of(self.function)})"
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the result of the function."""
-        return self.function(sample)
+        return checked_result(self.function(sample), self.function)
+
+    @property
+    def max_concurrency(self) -> int:  # type: ignore[override]
+        """Most samples in the function at a time; 0 if the function gets one sample after another."""
+        return max_concurrency_of(self.function)
+
+    def begin(self, sample: Any, _: int, callers: Callers) -> Begun | None:
+        """Begin a call of the function."""
+        return _begun(self, callers, sample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +68,7 @@ class SeededMap(Stage):
     number: int = 0
 
     def __post_init__(self) -> None:
-        check_callable("map()", self.function)
+        object.__setattr__(self, "function", as_function("map()", self.function))
 
     @classmethod
     def of(cls, function: Callable[..., Any], seed: bool | int, library: str) -> SeededMap:  # noqa: FBT001
@@ -73,9 +92,21 @@ class SeededMap(Stage):
 
     def __call__(self, sample: Any, sample_id: int) -> Any:
         """Return the result of the function."""
+        return checked_result(self.function(sample, self._generator(sample_id)), self.function)
+
+    @property
+    def max_concurrency(self) -> int:  # type: ignore[override]
+        """Most samples in the function at a time; 0 if the function gets one sample after another."""
+        return max_concurrency_of(self.function)
+
+    def begin(self, sample: Any, sample_id: int, callers: Callers) -> Begun | None:
+        """Begin a call of the function."""
+        return _begun(self, callers, sample, self._generator(sample_id))
+
+    def _generator(self, sample_id: int) -> Any:
         words = (sample_id - self.first_id, self.number)
         word = key(self.seed or 0, self.epoch, "map", *(words if self.number else words[:1]))
-        return self.function(sample, generator(word) if self.library == "numpy" else torch_generator(word))
+        return generator(word) if self.library == "numpy" else torch_generator(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +116,36 @@ class Filter(Stage):
     function: Callable[[Any], Any]
 
     def __post_init__(self) -> None:
-        check_callable("filter()", self.function)
+        object.__setattr__(self, "function", as_function("filter()", self.function))
 
     def __repr__(self) -> str:
         return f"filter({name_of(self.function)})"
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample, or `DROPPED`."""
-        return sample if self.function(sample) else DROPPED
+        return sample if checked_result(self.function(sample), self.function) else DROPPED
+
+    @property
+    def max_concurrency(self) -> int:  # type: ignore[override]
+        """Most samples in the function at a time; 0 if the function gets one sample after another."""
+        return max_concurrency_of(self.function)
+
+    def begin(self, sample: Any, _: int, callers: Callers) -> Begun | None:
+        """Begin a call of the function."""
+        return _begun(self, callers, sample)
 
     def unfiltered(self) -> tuple[Stage, ...]:
         """Return no stage."""
         return ()
+
+
+def _begun(stage: Any, callers: Callers, *arguments: Any) -> Begun | None:
+    """Begin a call of the stage's function; None if the function gets one sample after another."""
+    function = concurrent_of(stage.function)
+    if function is None:
+        return None
+    result = function.begin(callers, *arguments)
+    return Begun(replace(stage, function=BegunCall(function, result)), result)
 
 
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:

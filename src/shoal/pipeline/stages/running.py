@@ -39,11 +39,12 @@ def run_stages(
 ) -> Any:
     """Run a sample through all stages; return the result or `DROPPED`. Errors of a stage name the sample and its place.
 
-    ``index`` is the index of the dataset; ``name`` names samples that belong to no dataset. If ``forgiving``, a sample
-    with damage (`Stage.blames_data`) becomes `Damaged`. Raises `ShardError` if one of shoal's own decoders cannot
-    decode a field; errors of user functions are raised unchanged.
+    A sample that is `DROPPED` or `Damaged` already is returned unchanged. ``index`` is the index of the dataset;
+    ``name`` names samples that belong to no dataset. If ``forgiving``, a sample with damage (`Stage.blames_data`)
+    becomes `Damaged`. Raises `ShardError` if one of shoal's own decoders cannot decode a field; errors of user
+    functions are raised unchanged.
     """
-    if type(sample) is Damaged:
+    if type(sample) is Damaged or sample is DROPPED:
         return sample
     try:
         for stage in stages:

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from shoal.errors import UsageError
 from shoal.pipeline.batch_rows import NextRows
+from shoal.pipeline.stages.callers import Callers
+from shoal.pipeline.stages.concurrent_functions import Begun
 
 DROPPED = object()
 """Result of a filter for a sample that it rejects."""
@@ -27,6 +28,9 @@ class Stage(ABC):
     refuses_missing = False
     """True if a source may not lack a field of another source."""
 
+    max_concurrency = 0
+    """Most samples in this stage at a time; 0 if the stage gets one sample after another."""
+
     @abstractmethod
     def __call__(self, sample: Any, sample_id: Any, /) -> Any:
         """Return the sample after this step, or `DROPPED`."""
@@ -38,6 +42,17 @@ class Stage(ABC):
     def on_run(self, samples: Sequence[Any], sample_ids: Sequence[int]) -> list[Any]:
         """Return consecutive samples after this step; an error need not name its sample, and no sample counts then."""
         return list(map(self, samples, sample_ids))
+
+    def begin(self, sample: Any, sample_id: int, callers: Callers) -> Begun | None:  # noqa: ARG002
+        """Begin the call of this stage for a sample; None if there is no call to begin.
+
+        The stage of the result has the errors and the notes of this stage.
+        """
+        return None
+
+    def steps(self) -> tuple[Stage, ...]:
+        """Return stages that do the same in turn; each begins one call for a sample, or none."""
+        return (self,)
 
     def in_epoch(self, epoch: int) -> Stage:  # noqa: ARG002
         """Return this stage for one epoch."""
@@ -83,6 +98,11 @@ def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
     return tuple(stage.in_epoch(epoch) for stage in stages)
 
 
+def steps_of(stages: Iterable[Stage]) -> tuple[Stage, ...]:
+    """Return the stages as stages of one call each."""
+    return tuple(step for stage in stages for step in stage.steps())
+
+
 def stages_of(stages: tuple[Stage, ...], part: int) -> tuple[Stage, ...]:
     """Return the stages that the samples of one part go through."""
     own = stages[0].own_stages if stages else ()
@@ -96,14 +116,3 @@ def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
             yield stage
         for own in stage.own_stages:
             yield from each_stage(own)
-
-
-def check_callable(verb: str, function: object) -> None:
-    """Raise `UsageError` unless the argument of a verb is a function."""
-    if not callable(function):
-        raise UsageError(f"{verb} takes a function; got {function!r}")
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function."""
-    return getattr(function, "__qualname__", "") or repr(function)

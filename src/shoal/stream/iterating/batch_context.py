@@ -16,8 +16,8 @@ from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.pipeline.batch_rows import BatchRows
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource
-from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Quarantine
+from shoal.pipeline.samples_ahead import SamplesAhead
 from shoal.pipeline.stages.map_and_filter import filters_in
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage
@@ -55,7 +55,7 @@ class BatchContext:
     position: Position
     sums: DeliverySums
     quarantine: Quarantine | None
-    decoders: Decoders | None
+    ahead: SamplesAhead | None
     of_all: Callable[[BatchContext], BatchContext] = _itself
 
     def sum_deliveries(self) -> None:
@@ -63,16 +63,16 @@ class BatchContext:
         self.position.sums = self.sums
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
-        """Iterate over the samples of a span, after the stages that run in threads."""
-        return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.share.ids.tolist())
+        """Iterate over the samples of a span, after the stages that run ahead."""
+        return span.samples if self.ahead is None else self.ahead.samples(span.samples, span.share.ids.tolist())
 
     def samples_of_batches(
         self, span: ReadSpan, memory_of: Callable[[int], BatchRows]
     ) -> Iterator[tuple[list[Any], BatchRows]]:
         """Iterate over the samples of each batch of a span as `samples` does, with the memory of the batch."""
         sizes = np.diff(span.share.batch_first).tolist()
-        if self.decoders is not None:
-            return self.decoders.batches(span.samples, span.share.ids.tolist(), sizes, memory_of)
+        if self.ahead is not None:
+            return self.ahead.batches(span.samples, span.share.ids.tolist(), sizes, memory_of)
         samples = span.samples
         return ((list(itertools.islice(samples, size)), memory_of(size)) for size in sizes)
 
@@ -83,9 +83,8 @@ class BatchContext:
 
     @property
     def stages_left(self) -> Sequence[Stage]:
-        """The stages that do not run in threads."""
-        threaded = self.pipeline.threaded
-        return self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
+        """The stages that do not run ahead."""
+        return self.pipeline.stages[0 if self.ahead is None else self.ahead.num_stages :]
 
     def process_by(self, stages: Sequence[Stage]) -> Callable[[Any, int], Any] | None:
         """Return the function from a sample and its id to the result of these stages; None without stages."""
@@ -101,7 +100,7 @@ class BatchContext:
         in a run does not name its sample: the caller processes the samples again, one by one.
         """
         stages = self.pipeline.stages
-        one_by_one = self.quarantine is not None or self.pipeline.threaded is not None
+        one_by_one = self.quarantine is not None or self.ahead is not None
         return None if one_by_one or not have_no_effects(stages) else stages
 
     def check_dropped(self, num_dropped: int, step: int) -> None:

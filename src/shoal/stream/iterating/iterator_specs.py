@@ -50,7 +50,8 @@ class WorkerSpec:
         limit = self.options.memory_limit_bytes
         limit_bytes = None if limit is None else max(1, limit // num_workers)
         options = replace(self.options, copy=True, memory_limit_bytes=limit_bytes)
-        pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers)
+        ahead_bytes = max(1, self.pipeline.ahead_bytes // num_workers)
+        pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers, ahead_bytes=ahead_bytes)
         return replace(self, pipeline=pipeline, options=options, batcher=self.batcher.of_worker())
 
 
@@ -139,9 +140,9 @@ class IteratorSpec:
         """Return the spec of one of ``num_workers`` workers from a step on, without the cursor."""
         return replace(self, work=self.work.of_worker(worker, num_workers), first_step=first_step, cursor=None)
 
-    def with_threads(self, threaded: Threaded | None) -> IteratorSpec:
-        """Return this spec with the first stages of samples run in threads."""
-        return self._with_pipeline(threaded=threaded)
+    def with_threads(self, threaded: Threaded | None, *, ahead_bytes: int) -> IteratorSpec:
+        """Return this spec with the first stages of samples run in threads, and a limit on samples made ahead."""
+        return self._with_pipeline(threaded=threaded, ahead_bytes=ahead_bytes)
 
     def converted(self, convert: Callable[[Iterator[Any]], Iterator[Any]]) -> IteratorSpec:
         """Return this spec with converted batches."""

@@ -11,9 +11,9 @@ from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.partition import Partition
 from shoal.pipeline.batch_memory import keep_for_next
 from shoal.pipeline.columns.column_sources import with_chosen
-from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Quarantine, quarantine_of
-from shoal.pipeline.stages.stage import Stage, in_epoch, stages_of
+from shoal.pipeline.samples_ahead import SamplesAhead, samples_ahead
+from shoal.pipeline.stages.stage import Stage, in_epoch, stages_of, steps_of
 from shoal.reading.borrowed_values import with_views
 from shoal.reading.part_readers import PartReaders
 from shoal.reading.reading_options import ReadingOptions
@@ -48,8 +48,8 @@ class PieceBatches:
         work, counters, options = spec.work, spec.counters, spec.work.options
         resolved, orders, stages = piece.resolved, piece.resolved.parts, in_epoch(work.pipeline.stages, spec.epoch)
         stages = stages if work.batcher.counts_tokens else _counting(stages, counters)
-        timed = counters.events.timed
-        pipeline = replace(work.pipeline, stages=timed(stages), batch_stages=timed(work.pipeline.batch_stages))
+        timed, steps = counters.events.timed, steps_of(stages)
+        pipeline = replace(work.pipeline, stages=timed(steps), batch_stages=timed(work.pipeline.batch_stages))
 
         def prepared(piece: Piece[ResolvedOrder]) -> tuple[OpenedDataset, Quarantine | None]:
             parts = enumerate(piece.opened.parts)
@@ -66,10 +66,7 @@ class PieceBatches:
         opened, quarantine = prepared(piece)
         if not pipeline.worker:
             _compare_memory(orders, pipeline, options)
-        self._decoders: Decoders | None = None
-        if pipeline.threaded is not None:
-            forgiving = quarantine is not None and quarantine.finds
-            self._decoders = Decoders(stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
+        self._ahead = _ahead(steps, pipeline, opened, quarantine, counters)
         hashes = hashes_of(resolved)
         sums = position.sums or DeliverySums(hashes, position.epoch)  # position.sums: from earlier pieces of the epoch
         sums.hash_by(hashes)
@@ -83,7 +80,7 @@ class PieceBatches:
             position=position,
             sums=sums,
             quarantine=quarantine,
-            decoders=self._decoders,
+            ahead=self._ahead,
             of_all=of_all,
         )
         shares = shares_of(resolved.epoch(spec.epoch), pipeline, position)
@@ -103,8 +100,26 @@ class PieceBatches:
         """Stop reading; the threads have ended when this returns."""
         self.batches = iter(())
         self._readers.close()
-        if self._decoders is not None:
-            self._decoders.close()
+        if self._ahead is not None:
+            self._ahead.close()
+
+
+def _ahead(
+    steps: tuple[Stage, ...],
+    pipeline: PipelineSpec,
+    opened: OpenedDataset,
+    quarantine: Quarantine | None,
+    counters: Counters,
+) -> SamplesAhead | None:
+    """Return the maker of samples ahead of their batch; ``steps`` are the stages of the pipeline, not timed."""
+    return samples_ahead(
+        steps,
+        pipeline.threaded,
+        index=opened.index,
+        forgiving=quarantine is not None and quarantine.finds,
+        limit_bytes=pipeline.ahead_bytes,
+        timed=counters.events.timed,
+    )
 
 
 def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, options: ReadingOptions) -> None:

@@ -21,13 +21,17 @@ from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.map_and_filter import filters_in
 from shoal.pipeline.stages.stage import Stage
 
+AHEAD_BYTES = 256 << 20
+"""Limit on samples that functions of the user make ahead of use, divided among the workers of a rank."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
     """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
 
     Worker ``worker`` of ``num_workers`` makes the rank's batches with ``step % num_workers == worker``.
-    ``threaded`` has the stages that run in threads, or None. ``allocate`` makes the arrays of batches.
+    ``threaded`` has the stages that run in threads, or None. ``ahead_bytes`` limits the samples that wait after stages
+    that process several at a time. ``allocate`` makes the arrays of batches.
     """
 
     partition: Partition
@@ -39,6 +43,7 @@ class PipelineSpec:
     num_workers: int = 1
     formatting: Formatting = field(default_factory=Formatting)
     threaded: Threaded | None = None
+    ahead_bytes: int = AHEAD_BYTES
     allocate: Callable[..., NDArray[Any]] = np.empty
 
     @property

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any, Self
 
 from shoal.arguments import as_choice, as_flag, as_texts
+from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.concurrent_functions import as_function
 from shoal.pipeline.stages.decode import FEATURES, Decode
 from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage
@@ -23,7 +25,14 @@ from shoal.stream.verbs.length_verbs import LengthVerbs
 class StageVerbs(LengthVerbs):
     """Methods of `Dataset` that add a stage for samples; after `batch`, `map` adds a stage for batches."""
 
-    def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
+    def map(
+        self,
+        function: Callable[..., Any],
+        *,
+        seed: bool | int = False,
+        generator: str = "numpy",
+        max_concurrency: int | None = None,
+    ) -> Self:
         """Apply a function to every sample (after `batch`: to every batch, but with ``seed`` only to samples).
 
         With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
@@ -33,31 +42,47 @@ class StageVerbs(LengthVerbs):
         get the same augmentation. Takes some 10 us per sample. Batches have no seed: call a seeded `map` before
         `batch`.
 
+        A coroutine function (``async def``) runs in up to ``max_concurrency`` coroutines at a time, 32 by default; with
+        a number above 1, another function runs in so many threads, and must be thread-safe. The numbers hold for each
+        worker process. Samples keep their order, and an error is raised at its sample. Batches, ``ds[i]`` and live
+        streams call the function for one after another (docs/guides/functions-are-slow.md).
+
         Examples
         --------
         >>> ds.map(lambda sample: {"num_chars": len(sample["txt"])})[125]
         {'num_chars': 5}
         >>> ds.map(lambda sample, rng: rng.integers(10, size=3), seed=True)[125]
         array([2, 9, 6])
+        >>> import asyncio
+        >>> async def fetch(sample):
+        ...     await asyncio.sleep(0.01)  # a request
+        ...     return sample["txt"]
+        >>> next(iter(ds.map(fetch, max_concurrency=64).batch(3)))
+        [b'cat 0', b'cat 1', b'cat 2']
         """
         as_choice("map(generator=)", generator, GENERATORS)
+        function = self._concurrent("map()", function, max_concurrency)
         if seed is False:
             return self._then(Map(function), "map()", takes_batches=True)
         return self._then(SeededMap.of(function, seed, generator), "map(seed=)")
 
-    def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
+    def filter(
+        self, function: Callable[[Any], Any], *, refill: bool = False, max_concurrency: int | None = None
+    ) -> Self:
         """Keep a sample only if the function returns true; if columns of the index decide, prefer `select`.
 
         Batches are cut before filtering, so batches may be short; a rank without samples gets a marked repeat. With
         ``refill=True``, a rank fills its batches from its own share, and also replaces samples that `reading` skips;
         ``remainder=`` applies to the last batch. Ranks may then yield different numbers of batches, and every rank
         saves its own state: `shoal.merge_states` joins these states, for any world size and batch size.
+        ``max_concurrency`` and coroutine functions are as in `map`.
 
         Examples
         --------
         >>> sum(1 for _ in ds.filter(lambda sample: sample["txt"].endswith(b"7")))
         20
         """
+        function = self._concurrent("filter()", function, max_concurrency)
         filtered = self.stream.spec.then(Filter(function), "filter()")
         return type(self)(replace(filtered, rows=FilledRows()) if as_flag("filter(refill=)", refill) else filtered)
 
@@ -206,6 +231,13 @@ class StageVerbs(LengthVerbs):
         ({'cls': array([0, 0, 0, 0])}, {'cls': [0, 0, 0, 0]})
         """
         return type(self)(replace(self.stream.spec, formatting=Formatting.named(name)))
+
+    def _concurrent(self, verb: str, function: Any, max_concurrency: int | None) -> Callable[..., Any]:
+        """Return the function of a verb; `UsageError` if batches are to be processed several at a time."""
+        if max_concurrency is not None and self.stream.spec.batching is not None:
+            msg = f"{verb} processes batches one after another, but max_concurrency={max_concurrency!r} was given"
+            raise UsageError(msg, hint="call it before batch(), with a function of samples")
+        return as_function(verb, function, max_concurrency)
 
     def _then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> Self:
         return type(self)(self.stream.spec.then(stage, verb, takes_batches=takes_batches))

@@ -31,6 +31,7 @@ from shoal.stream.states.delivery_sums import Proof
 _log = logging.getLogger("shoal")
 _HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency", "num_pieces", "num_indexed_")
 _LEAST_CACHE_BYTES = 1 << 30
+_SECONDS_TO_END = 1.0
 _OVER = object()
 _CACHED_WINDOWS = 2  # because workers are not at exactly the same position
 
@@ -125,6 +126,12 @@ class StepMaker:
         iteration, self._iteration, self._next = self._iteration, None, None
         if iteration is not None:
             iteration.close()
+
+    def end(self) -> None:
+        """Stop reading, before the process ends: coroutines of users are cancelled, and have a moment to end."""
+        self.close()
+        if self._watch is not None and self._stop.poll():
+            self._watch.join(_SECONDS_TO_END)  # this thread may have begun to close
 
     def _close_when_told(self) -> None:
         with contextlib.suppress(OSError):

@@ -79,8 +79,11 @@ def run_worker(worker: int, job: Job, connection: Connection, stop: Connection) 
     end_with_parent()
     job.prepare(worker)
     maker = StepMaker(job.work, job.num_workers, stop)
-    with suppress(EOFError, OSError):
-        _Worker(worker, maker, BatchSender(connection, job.reduce), connection, stop).run()
+    try:
+        with suppress(EOFError, OSError):
+            _Worker(worker, maker, BatchSender(connection, job.reduce), connection, stop).run()
+    finally:
+        maker.end()
 
 
 class _Worker:

@@ -124,5 +124,5 @@ def _context_of(spec: IteratorSpec, position: Position) -> BatchContext:
         position=position,
         sums=DeliverySums(hashes_of(piece.resolved), spec.epoch),
         quarantine=None,
-        decoders=None,
+        ahead=None,
     )
