@@ -13,6 +13,7 @@
     │   └── ForkError         an unsafe use of a stream in a forked child of the process that opened it
     └── WorkerError           a worker process that ended or did not answer in time (also a RuntimeError)
 
+    MaskWarning               (a UserWarning) a mask of packed tokens that leaves out all tokens or none
     ShuffleWarning            (a UserWarning) an order that mixes less or reads more than usual
 
 The message names the expected and the actual state; ``hint``, printed on a line of its own, names a remedy. Errors
@@ -26,6 +27,7 @@ from collections.abc import Hashable
 __all__ = [
     "ForkError",
     "IndexFileError",
+    "MaskWarning",
     "NoSampleError",
     "ShardError",
     "ShoalError",
@@ -122,6 +124,10 @@ class ForkError(StorageError):
 
 class WorkerError(ShoalError, RuntimeError):
     """A worker process of a loader that ended or did not answer in time."""
+
+
+class MaskWarning(UserWarning):
+    """A mask of packed tokens that leaves out all tokens or none."""
 
 
 class ShuffleWarning(UserWarning):

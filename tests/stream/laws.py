@@ -56,6 +56,12 @@ def with_tokens(sample: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": np.array(tokens_of(check_sample(sample)), dtype=np.int32)}
 
 
+def with_labels(sample: dict[str, Any]) -> dict[str, Any]:
+    """The tokens of a document, with labels and a mask that follow from them."""
+    tokens = with_tokens(sample)["tokens"]
+    return {"tokens": tokens, "labels": tokens + 1, "loss_mask": tokens % 3 > 0}
+
+
 def keeps(number: int) -> bool:
     """Whether the filters of this table keep a sample."""
     return number % 5 not in (1, 3)
@@ -95,6 +101,9 @@ def repeats_in(batch: dict[str, Any]) -> Any:
 def tokens_in(batch: dict[str, Any]) -> list[int]:
     """The tokens in a batch, or of a single sequence, that are no padding and in no repeat."""
     tokens, mask = batch["tokens"], batch["segment_ids" if "segment_ids" in batch else "attention_mask"] > 0
+    if "labels" in batch:
+        assert np.array_equal(batch["labels"], np.where(mask, tokens + 1, -100))
+        assert np.array_equal(batch["loss_mask"], mask & (tokens % 3 > 0))
     if tokens.ndim == 2:
         mask = mask & ~repeats_in(batch)[:, None]
     kept: list[int] = tokens[mask].tolist()
@@ -221,8 +230,12 @@ def _growing(source: Dataset, _: Order) -> Dataset:
 
 
 def _packed(source: Dataset, order: Order, strategy: str = "best_fit", **how: Any) -> Dataset:
-    documents = shuffled(source, order).map(with_tokens)
+    documents = shuffled(source, order).map(with_labels if "fields" in how else with_tokens)
     return documents.pack_sequences(LENGTH, strategy=strategy, **{"block": 32, **how})
+
+
+def _labelled(source: Dataset, order: Order, **how: Any) -> Dataset:
+    return _packed(source, order, fields=["labels", "loss_mask"], **how)
 
 
 def _by_length(source: Dataset, order: Order) -> Dataset:
@@ -248,7 +261,9 @@ KINDS: dict[str, Kind] = {
     "packed": Kind(_packed, **_TOKENS),
     "laid end to end": Kind(lambda source, order: _packed(source, order, "concat"), **_TOKENS),
     "packed and balanced": Kind(_packed, batching={"balance": "attention", "neighbours": 3}, **_TOKENS),
+    "packed with labels": Kind(_labelled, **_TOKENS),
     "by length": Kind(_by_length, batching=None, **_TOKENS),
     "packed as they come": Kind(lambda s, o: _packed(s, o, lengths=None, block=GROUP), **_AS_THEY_COME),
+    "labels as they come": Kind(lambda s, o: _labelled(s, o, lengths=None, block=GROUP), **_AS_THEY_COME),
     "laid as they come": Kind(lambda s, o: _packed(s, o, "concat", lengths=None, block=GROUP), **_AS_THEY_COME),
 }

@@ -53,8 +53,10 @@ def concatenated(asked: dict[str, Any]) -> list[dict[str, list[int]]]:
     lengths = np.array(asked["lengths"])
     block = STRATEGIES["concat"](lengths, asked["length"])
     ends = np.cumsum(lengths)
-    tokens = [np.arange(ends[number] - lengths[number], ends[number]) for number in block.document.tolist()]
-    made = SequenceFields(asked["length"]).arrays(tokens, block.first_piece, block.start, block.stop, block.document)
+    fields, documents = SequenceFields(asked["length"]), block.document
+    tokens = [np.arange(ends[number] - lengths[number], ends[number]) for number in documents.tolist()]
+    packed = [fields.columns_of({"tokens": each}, None, 0) for each in tokens]
+    made, _ = fields.arrays(packed, block.first_piece, block.start, block.stop, documents)
     return [{name: made[name][row].tolist() for name in made} for row in range(block.num_sequences)]
 
 

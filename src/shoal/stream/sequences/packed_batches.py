@@ -11,12 +11,11 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
 from shoal.figures import counted
@@ -28,6 +27,8 @@ from shoal.order.sequences.groupings import Packing
 from shoal.order.sequences.packing_strategies import PackedBlock
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_fields import STATE
+from shoal.pipeline.mask_totals import MaskTotals
+from shoal.pipeline.packed_fields import PackedDocument
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.refilling.filled_batches import BatchFiller, FilledBatches, Part
@@ -42,6 +43,7 @@ class PackedAsTheyCome(FilledBatches):
 
     packing: Packing
     fields: SequenceFields
+    masks: MaskTotals = field(default_factory=MaskTotals, compare=False)
     counts_tokens = makes_arrays = True
     verb = "pack_sequences(lengths=None)"
     unknown = "sequences documents fill"
@@ -60,17 +62,17 @@ class PackedAsTheyCome(FilledBatches):
 
     def filler(self, context: BatchContext, parts: Iterator[Part]) -> BatchFiller:
         """Return the filler that packs the documents of a share into batches of sequences."""
-        return SequenceFiller(context, parts, self.packing, self.fields)
+        return SequenceFiller(context, parts, self.packing, self.fields, self.masks)
 
     @property
     def kept(self) -> Callable[..., Any]:  # type: ignore[override]
-        """The function from a document to its tokens."""
+        """The function from a document to its packed fields."""
         most = self.packing.length if self.packing.too_long == "refuse" else None
-        return partial(self.fields.tokens_of, num_tokens=None, most=most)
+        return partial(self.fields.columns_of, num_tokens=None, most=most)
 
 
-_Document = tuple[NDArray[Any], int]
-"""The tokens of a document, and its id."""
+_Document = tuple[PackedDocument, int]
+"""The packed fields of a document, and its id."""
 
 
 class _Group(NamedTuple):
@@ -90,9 +92,16 @@ class _Group(NamedTuple):
 class SequenceFiller(BatchFiller):
     """Pack the documents in parts into batches of sequences."""
 
-    def __init__(self, context: BatchContext, parts: Iterator[Part], packing: Packing, fields: SequenceFields) -> None:
+    def __init__(
+        self,
+        context: BatchContext,
+        parts: Iterator[Part],
+        packing: Packing,
+        fields: SequenceFields,
+        masks: MaskTotals,
+    ) -> None:
         super().__init__(context, parts)
-        self._packing, self._fields = packing, fields
+        self._packing, self._fields, self._masks = packing, fields, masks
         self._key = (context.resolved.seed, context.position.epoch)
         self._groups: deque[_Group] = deque()
         self._packed_up_to = context.position.num_yielded
@@ -145,7 +154,7 @@ class SequenceFiller(BatchFiller):
         documents, counts, hashes, _ = self._waiting
         self._waiting = Part(documents[num_documents:], counts[num_documents:], hashes[num_documents:])
         documents, hashes = documents[:num_documents], hashes[:num_documents]
-        lengths = np.array([len(tokens) for tokens, _ in documents], dtype=np.int64)
+        lengths = np.array([document.num_tokens for document, _ in documents], dtype=np.int64)
         block = self._packing.packed(lengths)
         numbers = np.arange(block.num_sequences)
         if len(numbers):
@@ -177,11 +186,12 @@ class SequenceFiller(BatchFiller):
             stops += group.block.stop[pieces].tolist()
             first.append(len(documents))
         spans = (np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64))
-        tokens = [document_tokens for document_tokens, _ in documents]
+        packed_documents = [document for document, _ in documents]
         ids = np.array([sample_id for _, sample_id in documents], dtype=np.int64)
-        arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans, ids)
+        arrays, mask_counts = self._fields.arrays(packed_documents, np.array(first, dtype=np.int64), *spans, ids)
+        self._masks.add(mask_counts)
         batch = self._deliver(arrays, repeated)
-        lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)
+        lengths = np.array([document.num_tokens for document in packed_documents], dtype=np.int64)
         count_pieces(self._context.counters, len(rows) * self._fields.length, *spans, lengths)
         self._advance(num_sequences)  # advance only now: a failed batch is not yielded
         return batch

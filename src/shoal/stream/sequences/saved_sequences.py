@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS
 from shoal.order.sequences.groupings import LengthBatches, Packing
 from shoal.order.state_dict import LENGTHS, PACKED, State
-from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
+from shoal.pipeline.sequence_arrays import TOKENS, PaddedFields, SequenceFields
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
@@ -51,5 +52,5 @@ def _requests(arguments: dict[str, Any], column: str) -> list[SequenceRequest]:
     except (TypeError, UsageError) as error:
         msg = f"the state has a packing that this version of shoal does not know: {arguments!r:.200} ({error})"
         raise StateError(msg, hint="the state was saved by another version of shoal: use that version") from None
-    separators = (None, _ANY_TOKEN)
-    return [SequenceRequest(packing, SequenceFields(packing.length, separator=token), column) for token in separators]
+    tokens = (TOKENS, replace(TOKENS, separator=_ANY_TOKEN))
+    return [SequenceRequest(packing, SequenceFields(packing.length, each), column) for each in tokens]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.partition import Share
 from shoal.order.sequences.packed_order import PackedOrder, Pieces
+from shoal.pipeline.mask_totals import MaskTotals
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.batch_context import BatchContext
-from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.iterating.batcher import Batcher, Received, WholeBatches
 from shoal.stream.iterating.shares import ReadSpan, Shares
 from shoal.stream.iterating.source_reading import Reading
+from shoal.stream.states.delivery_sums import Proof
+from shoal.stream.states.iterator_position import Position
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class SequenceBatches(Batcher):
     """Batches of sequences, or batches by length, if the index has the lengths of documents."""
 
     fields: SequenceFields | PaddedFields
+    masks: MaskTotals = field(default_factory=MaskTotals, compare=False)
     counts_tokens = weighs = True
 
     @property
@@ -46,8 +50,45 @@ class SequenceBatches(Batcher):
         """Return an iterator over the batches, or over single sequences."""
         context.sum_deliveries()
         resolved = cast("ResolvedSequences", context.resolved)
-        sequences = SequenceShares(resolved.untouched(context.position.epoch), self.fields, resolved.lengths)
+        order = resolved.untouched(context.position.epoch)
+        sequences = SequenceShares(order, self.fields, resolved.lengths, self.masks)
         return sequences.batches(reading.spans(sequences.of_documents(shares), context.quarantine), context)
+
+    def of_worker(self) -> Batcher:
+        """Return the batcher that sends the counts of masks with each batch."""
+        return _SentBatches(self.fields, MaskTotals(warns=False))
+
+    def received(
+        self,
+        position: Position,
+        context: Callable[[], BatchContext],  # noqa: ARG002
+        finish: Callable[[Any], Any] | None,
+    ) -> Received:
+        """Return the receiver of batches and their counts of masks."""
+        return _ReceivedBatches(position, finish, self.masks)
+
+
+@dataclass(frozen=True)
+class _SentBatches(SequenceBatches):
+    """Batches of a worker process, each with its counts of masks."""
+
+    def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
+        """Return an iterator over the batches and their counts."""
+        return ((batch, self.masks.take()) for batch in super().batches(shares, reading, context))
+
+
+class _ReceivedBatches(WholeBatches):
+    """Whole batches from workers, whose masks are counted here."""
+
+    def __init__(self, position: Position, finish: Callable[[Any], Any] | None, masks: MaskTotals) -> None:
+        super().__init__(position, finish)
+        self._masks = masks
+
+    def add(self, made: Any, proof: Proof) -> None:
+        """Append a batch, and count its masks."""
+        batch, counts = made
+        super().add(batch, proof)
+        self._masks.add(counts)
 
 
 class SequenceShares:
@@ -57,9 +98,13 @@ class SequenceShares:
     """
 
     def __init__(
-        self, order: PackedOrder, fields: SequenceFields | PaddedFields, lengths: NDArray[np.integer[Any]]
+        self,
+        order: PackedOrder,
+        fields: SequenceFields | PaddedFields,
+        lengths: NDArray[np.integer[Any]],
+        masks: MaskTotals,
     ) -> None:
-        self._order, self._fields, self._lengths = order, fields, lengths
+        self._order, self._fields, self._lengths, self._masks = order, fields, lengths, masks
         self._waiting: deque[tuple[Share, Pieces]] = deque()
 
     def of_documents(self, shares: Shares) -> Shares:
@@ -95,20 +140,22 @@ class SequenceShares:
         """Make the arrays of the sequences ``[begin, end)`` of a span."""
         low, high = int(pieces.first[begin]), int(pieces.first[end])
         process, ids = context.process, pieces.ids[low:high].tolist()
-        tokens, documents, fields = [], [], self._fields
+        columns, documents, fields = list[Any](), [], self._fields
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
             result = process(sample, sample_id) if process else sample
             if result is DROPPED or result is SKIPPED:
                 msg = f"the sample with id {sample_id} was left out, but its sequence is already packed"
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")
-            tokens.append(fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
+            columns.append(fields.columns_of(result, int(self._lengths[sample_id]), sample_id))
             documents.append(result)
         starts, stops = pieces.starts[low:high], pieces.stops[low:high]
         if isinstance(fields, PaddedFields):
-            arrays = fields.arrays(documents, tokens, starts, stops, context.pipeline.collator)
+            arrays = fields.arrays(documents, columns, starts, stops, context.pipeline.collator)
             num_places = arrays["attention_mask"].size
         else:
-            arrays = fields.arrays(tokens, pieces.first[begin : end + 1] - low, starts, stops, pieces.ids[low:high])
+            first = pieces.first[begin : end + 1] - low
+            arrays, mask_counts = fields.arrays(columns, first, starts, stops, pieces.ids[low:high])
+            self._masks.add(mask_counts)
             num_places = (end - begin) * fields.length
         count_pieces(context.counters, num_places, starts, stops, self._lengths[pieces.ids[low:high]])
         return arrays

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +18,8 @@ from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.groupings import Grouping, LengthBatches, Packing
+from shoal.pipeline.mask_totals import MaskTotals
+from shoal.pipeline.packed_fields import LOSS_MASK, PackedField
 from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, PaddedFields, SequenceFields
 from shoal.pipeline.stages.stage import Stage, each_stage
 from shoal.pipeline.stages.with_ids import WithIds
@@ -30,6 +32,7 @@ from shoal.stream.choosing.index_columns import column_names, lengths_of_column
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.sequences.packed_batches import PackedAsTheyCome
+from shoal.stream.sequences.packed_columns import packed_fields
 from shoal.stream.sequences.sequence_batches import SequenceBatches
 
 _BLOCK, _GROUP = 1 << 16, 1 << 10
@@ -45,6 +48,7 @@ class SequenceRequest(Rows):
     packing: Grouping
     fields: SequenceFields | PaddedFields
     lengths: str | None
+    masks: MaskTotals = field(default_factory=MaskTotals, compare=False)
 
     @classmethod
     def packed(
@@ -58,21 +62,23 @@ class SequenceRequest(Rows):
         separator: int | None,
         padding: int,
         extras: Sequence[str],
+        fields: Sequence[str] | Mapping[str, float] = (),
     ) -> SequenceRequest:
         """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for invalid arguments."""
         named = (extras,) if isinstance(extras, str) else as_sequence("pack_sequences(extras=)", extras)
         for name in named:
             as_choice("each of pack_sequences(extras=)", name, EXTRAS)
-        key, lengths = as_text("pack_sequences(key=)", key), _column_of("pack_sequences", lengths)
-        if key in (taken := ("segment_ids", "position_ids", *EXTRAS)):
-            msg = f"pack_sequences(key={key!r}): sequences have a field of this name beside their tokens"
-            raise UsageError(msg, hint=f"rename the field before; reserved names: {', '.join(taken)}")
+        lengths = _column_of("pack_sequences", lengths)
         padding = as_whole("padding", padding)
         separator = None if separator is None else as_whole("separator", separator)
+        tokens = PackedField(as_text("pack_sequences(key=)", key), padding, separator)
+        others = packed_fields(fields, tokens.name)
+        if LOSS_MASK in named and LOSS_MASK not in (other.name for other in others):
+            others += (PackedField(LOSS_MASK, is_optional=True),)
         if block is None:
             block = _BLOCK if lengths is not None else _GROUP
         packing = Packing(length, strategy, block, too_long, separated=lengths is None and separator is not None)
-        return cls(packing, SequenceFields(packing.length, key, separator, padding, named), lengths)
+        return cls(packing, SequenceFields(packing.length, tokens, others, named), lengths)
 
     @classmethod
     def by_length(
@@ -136,8 +142,8 @@ class SequenceRequest(Rows):
         """Return the batcher for documents of a source, with these stages."""
         fields = _fields_of(self.fields, source, stages) if isinstance(self.fields, SequenceFields) else self.fields
         if self.lengths is not None or not isinstance(self.packing, Packing):
-            return SequenceBatches(fields)
-        return PackedAsTheyCome(self.packing, cast("SequenceFields", fields))
+            return SequenceBatches(fields, self.masks)
+        return PackedAsTheyCome(self.packing, cast("SequenceFields", fields), self.masks)
 
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
@@ -150,7 +156,7 @@ class SequenceRequest(Rows):
         if lengths.dtype.kind not in "iu" or (len(lengths) and int(lengths.min()) < 0):
             msg = f"{packing.verb}(lengths={self.lengths!r}): the column has {lengths.dtype} and no counts of tokens"
             raise UsageError(msg, hint="`shoal repack --tokenize` and `shoal index --columns` make a column of counts")
-        if isinstance(fields, SequenceFields) and fields.separator is not None:
+        if isinstance(fields, SequenceFields) and fields.tokens.separator is not None:
             lengths = lengths + 1
         longest = packing.longest
         if packing.too_long == "refuse" and longest is not None and len(lengths) and int(lengths.max()) > longest:

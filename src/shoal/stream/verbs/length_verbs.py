@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -70,6 +70,7 @@ class LengthVerbs(DatasetRun):
         length: int,
         *,
         key: str = "tokens",
+        fields: Sequence[str] | Mapping[str, float] = (),
         strategy: str = "concat",
         lengths: str | None = "num_tokens",
         separator: int | None = None,
@@ -93,6 +94,11 @@ class LengthVerbs(DatasetRun):
         ----------
         key
             The field with a document's tokens, an array of integers of shape (num_tokens,).
+        fields
+            Other fields to pack along with the tokens: names, or padding by name, ``{"labels": -100, "weights": 0.0}``.
+            By default, "labels" have the padding -100, and other fields 0. A field has a number (or a row of numbers)
+            for each token, or one number for the whole document. Padding and separators have the field's padding.
+            `MaskWarning` warns of a mask that leaves out all or none of a million tokens.
         strategy
             "concat" lays documents end to end and cuts them where a sequence is full. The other strategies keep
             documents whole: "first_fit" puts each into the first sequence with room, "best_fit" puts the longest first
@@ -108,7 +114,8 @@ class LengthVerbs(DatasetRun):
         padding
             The token that fills the rest of a sequence.
         extras
-            Additional fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of
+            Additional fields: "loss_mask" is false for separators and padding, and where the ``loss_mask`` of a
+            document is false, if documents have this field; "cu_seqlens" are the borders of
             documents and paddings in a batch laid end to end, shape (num_segments + 1,); "document_ids" and, of a
             mixture, "source_ids" (numbers as in `source_of`) are by segment, shape (num_sequences, 1 + most segments of
             a sequence), with padding in column 0 and -1 for missing segments. An earlier `with_ids` adds
@@ -130,9 +137,13 @@ class LengthVerbs(DatasetRun):
         >>> batch = next(iter(docs.shuffle(seed=0).pack_sequences(64).batch(4)))
         >>> batch["tokens"].shape, batch["segment_ids"][0, ::8]
         ((4, 64), array([1, 2, 2, 2, 2, 3, 3, 3], dtype=int32))
+        >>> labelled = docs.map(lambda doc: doc | {"labels": [-100, *doc["tokens"][1:]]})
+        >>> sequence = next(iter(labelled.pack_sequences(64, fields=["labels"], strategy="best_fit")))
+        >>> sequence["tokens"][:3], sequence["labels"][:3]
+        (array([100, 101, 102], dtype=uint16), array([-100,  101,  102]))
         """
-        request = SequenceRequest.packed(length, key, strategy, lengths, block, too_long, separator, padding, extras)
-        return type(self)(_packed(self.stream.spec, request))
+        arguments = (length, key, strategy, lengths, block, too_long, separator, padding, extras, fields)
+        return type(self)(_packed(self.stream.spec, SequenceRequest.packed(*arguments)))
 
     def batch_by_length(
         self,
