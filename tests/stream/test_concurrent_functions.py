@@ -173,6 +173,7 @@ def test_a_stopped_run_goes_on_with_any_concurrency(
         return
     then.load_state_dict(state)
     assert first + [shown(item) for item in then] == whole
+    del ds, then  # a function that is called for a repeated sample has a loop as long as its dataset
     assert reading_threads() == []
 
 
