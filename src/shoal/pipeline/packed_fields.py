@@ -54,18 +54,18 @@ class PackedField:
     separator: float | None = None
     is_optional: bool = False
 
-    def values_in(self, document: Any, sample_id: int, argument: str) -> NDArray[Any]:
-        """Return the values of a document; `UsageError` if it lacks the field. ``argument`` named the field."""
-        if self.is_optional and isinstance(document, Mapping) and self.name not in document:
-            return np.array(True)
-        check_field("pack_sequences", argument, self.name, document, sample_id)
-        values = document[self.name]
-        array = np.asarray(values)
-        if not array.size and isinstance(values, list | tuple):  # numpy's type for an empty list is float64
-            array = array.astype(np.asarray(self.padding).dtype)
-        if self.name == LOSS_MASK and array.dtype.kind in "iuf" and bool(((array == 0) | (array == 1)).all()):
-            return array.astype(bool)
-        return array
+    def check_in(self, document: Any, sample_id: int, argument: str) -> None:
+        """Raise `UsageError` if a document lacks the field and may not. ``argument`` named the field."""
+        if not self.is_optional or not isinstance(document, Mapping):
+            check_field("pack_sequences", argument, self.name, document, sample_id)
+
+    def type_of(self, array: NDArray[Any], values: Any) -> np.dtype[Any]:
+        """Return the type for values of a document that numpy made an array of."""
+        # numpy's type for an empty list is float64
+        is_list = not array.size and isinstance(values, list | tuple)
+        dtype = np.asarray(self.padding).dtype if is_list else array.dtype
+        is_mask = self.name == LOSS_MASK and dtype.kind in "iuf" and bool(((array == 0) | (array == 1)).all())
+        return np.dtype(bool) if is_mask else dtype
 
     def check_values(self, array: NDArray[Any], tokens: NDArray[Any], key: str, sample_id: int) -> None:
         """Raise `UsageError` unless an array has numbers, one for each token or one for the document."""
@@ -79,26 +79,28 @@ class PackedField:
             msg = f"{where} has {len(array)} values, but the document has {len(tokens)} tokens in {key!r}"
             raise UsageError(msg, hint="a packed field has a value for each token, or one number for the document")
 
-    def filled(self, columns: Sequence[NDArray[Any]], pieces: PackedPieces, num_places: int) -> NDArray[Any]:
-        """Return the values at all places of sequences laid end to end, shape (num_places, ...).
-
-        ``columns`` are the values of each piece's document.
-        """
+    def row_shape(self, columns: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+        """Return the shape of a token's value, from the values of some documents."""
         # The rows of an empty list may have any shape.
         shapes = {column.shape[1:] for column in columns if column.ndim > 1 or (column.ndim and column.size)}
         if len(shapes) > 1:
             msg = f"the documents of a batch have arrays {self.name!r} with rows of the shapes {sorted(shapes)}"
             raise UsageError(msg, hint="pack_sequences() packs along the first axis; the other axes must be equal")
-        filled = np.full((num_places, *(shapes.pop() if shapes else ())), self.padding, dtype=self._type(columns))
+        return shapes.pop() if shapes else ()
+
+    def fill(self, places: NDArray[Any], columns: Sequence[NDArray[Any]], pieces: PackedPieces) -> None:
+        """Write values to the places of sequences laid end to end, which hold the padding.
+
+        ``columns`` are the values of each piece's document.
+        """
         spans = zip(columns, pieces.begins.tolist(), pieces.starts.tolist(), pieces.stops.tolist(), strict=True)
         for column, begin, start, stop in spans:
             if not column.ndim:
-                filled[begin : begin + stop - start] = column
+                places[begin : begin + stop - start] = column
             elif column.size:
                 part = column[start:stop]
-                filled[begin : begin + len(part)] = part
-        filled[pieces.separators] = self.padding if self.separator is None else self.separator
-        return filled
+                places[begin : begin + len(part)] = part
+        places[pieces.separators] = self.padding if self.separator is None else self.separator
 
     def mask_count(self, columns: Sequence[NDArray[Any]], pieces: PackedPieces) -> MaskCount | None:
         """Count the tokens of pieces, and those with a loss; None if the field is no mask.
@@ -118,7 +120,7 @@ class PackedField:
         num_trained = sum(int(np.count_nonzero(array if is_mask else array != ignored)) for array in arrays)
         return MaskCount(sum(map(len, arrays)), num_trained, is_mask)
 
-    def _type(self, columns: Sequence[NDArray[Any]]) -> np.dtype[Any]:
+    def common_type(self, columns: Sequence[NDArray[Any]]) -> np.dtype[Any]:
         """Return the type of arrays; numbers of whole documents and the padding widen the type only if needed."""
         dtypes = {column.dtype for column in columns if column.ndim}
         numbers = [column for column in columns if not column.ndim]

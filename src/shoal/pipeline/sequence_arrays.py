@@ -51,7 +51,13 @@ class SequenceFields:
         ``most``, or another field has another number of values.
         """
         key, is_separated = self.tokens.name, self.tokens.separator is not None
-        tokens = self.tokens.values_in(document, sample_id, "key")
+        columns: list[NDArray[Any]] = []
+        for field, argument in ((self.tokens, "key"), *((field, "fields") for field in self.others)):
+            field.check_in(document, sample_id, argument)
+            values = document.get(field.name, True) if field.is_optional else document[field.name]
+            array = np.asarray(values)
+            columns.append(array.astype(field.type_of(array, values), copy=False))
+        tokens, *others = columns
         if not tokens.size and tokens.dtype.kind == "f":
             tokens = np.zeros(0, dtype=np.uint8)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
@@ -65,7 +71,6 @@ class SequenceFields:
         if most is not None and size > most:
             msg = f"the sample with id {sample_id} has {size} tokens, but a sequence has {most}"
             raise UsageError(msg, hint='set too_long="cut" or "drop", or call filter() before pack_sequences()')
-        others = [field.values_in(document, sample_id, "fields") for field in self.others]
         for field, values in zip(self.others, others, strict=True):
             field.check_values(values, tokens, key, sample_id)
         return PackedDocument((tokens, *others), size)
@@ -119,7 +124,8 @@ class SequenceFields:
         values, counts = dict[str, NDArray[Any]](), dict[str, MaskCount]()
         for number, field in enumerate((self.tokens, *self.others)):
             columns = [document.columns[number] for document in documents]
-            filled = field.filled(columns, pieces, num_places)
+            filled = np.full((num_places, *field.row_shape(columns)), field.padding, field.common_type(columns))
+            field.fill(filled, columns, pieces)
             values[field.name] = filled.reshape(*shape, *filled.shape[1:])
             if number and (count := field.mask_count(columns, pieces)) is not None:
                 counts[field.name] = count

@@ -144,10 +144,10 @@ def is_coroutine_function(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method
 
 
-def checked_result(result: Any, function: Callable[..., Any]) -> Any:
-    """Return the result of a function; raise `UsageError` for a coroutine, or an asynchronous generator."""
+def check_result(result: Any, function: Callable[..., Any]) -> None:
+    """Raise `UsageError` if the result of a function is a coroutine, or an asynchronous generator."""
     if type(result) is not CoroutineType and type(result) is not AsyncGeneratorType:
-        return result
+        return
     kind = "an asynchronous generator"
     if type(result) is CoroutineType:
         result.close()  # else Python warns that nothing awaited it

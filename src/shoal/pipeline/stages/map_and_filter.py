@@ -14,7 +14,7 @@ from shoal.pipeline.stages.concurrent_functions import (
     Begun,
     BegunCall,
     as_function,
-    checked_result,
+    check_result,
     concurrent_of,
     max_concurrency_of,
     name_of,
@@ -40,7 +40,9 @@ class Map(Stage):
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the result of the function."""
-        return checked_result(self.function(sample), self.function)
+        result = self.function(sample)
+        check_result(result, self.function)
+        return result
 
     @property
     def max_concurrency(self) -> int:  # type: ignore[override]
@@ -92,7 +94,9 @@ class SeededMap(Stage):
 
     def __call__(self, sample: Any, sample_id: int) -> Any:
         """Return the result of the function."""
-        return checked_result(self.function(sample, self._generator(sample_id)), self.function)
+        result = self.function(sample, self._generator(sample_id))
+        check_result(result, self.function)
+        return result
 
     @property
     def max_concurrency(self) -> int:  # type: ignore[override]
@@ -123,7 +127,9 @@ class Filter(Stage):
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample, or `DROPPED`."""
-        return sample if checked_result(self.function(sample), self.function) else DROPPED
+        result = self.function(sample)
+        check_result(result, self.function)
+        return sample if result else DROPPED
 
     @property
     def max_concurrency(self) -> int:  # type: ignore[override]

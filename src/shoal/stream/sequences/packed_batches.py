@@ -172,11 +172,10 @@ class SequenceFiller(BatchFiller):
         """Return the next batch; ``remainder="pad"`` fills the last one with repeats."""
         num_sequences = self._num_rows()
         repeated = self._repeated(num_sequences)
-        taken, packed = (
-            self._position.num_sequences,
-            ((group, number) for group in self._groups for number in group.order),
-        )
-        chosen = list(itertools.islice(packed, taken, taken + num_sequences))
+        taken, chosen = self._position.num_sequences, list[tuple[_Group, int]]()
+        for group in self._groups:
+            chosen += zip(itertools.repeat(group), group.order[taken : taken + num_sequences - len(chosen)])
+            taken = max(0, taken - len(group.order))
         rows = list(itertools.islice(itertools.cycle(chosen), len(repeated)))
         documents, first, starts, stops = list[_Document](), [0], [], []
         for group, sequence in rows:
