@@ -23,7 +23,7 @@ from shoal.storage.store_protocol import check_length
 from shoal.storage.urls import redacted, secrets_in
 
 _VALID_SECONDS = 3600
-_USED_SECONDS = 1800.0
+_USED_SECONDS = 240.0  # temporary credentials are usually renewed five minutes before their end
 _MOST_URLS = 4096
 _ATTEMPTS = 6  # before an answer is believed that may be of a proxy, or of an old URL
 _REFUSED = "a signed URL was refused"
