@@ -107,27 +107,16 @@ def test_a_late_file_is_read_next_and_counted_by_one_rank_and_refused_by_several
         ids_of(rank)
 
 
-def test_a_late_file_that_nobody_saw_come_is_known_by_its_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_coarse", [False, True], ids=["as written", "in whole seconds"])
+def test_a_late_file_that_nobody_saw_come_is_known_by_its_time(is_coarse: bool, tmp_path: Path) -> None:
     write(tmp_path / "1.jsonl", range(2))
     write(tmp_path / "3.jsonl", range(2, 4))
     ds = shoal.follow(str(tmp_path), idle_seconds=0)
     assert ids_of(ds) == [0, 1, 2, 3]
     state = ds.state_dict()
     write(tmp_path / "2.jsonl", range(4, 6))
-    again = shoal.follow(str(tmp_path), idle_seconds=0)
-    again.load_state_dict(state)
-    with pytest.warns(UserWarning, match=r"2.jsonl"):
-        assert ids_of(again) == [4, 5]
-
-
-def test_a_late_file_is_known_by_a_time_in_whole_seconds(tmp_path: Path) -> None:
-    write(tmp_path / "1.jsonl", range(2))
-    write(tmp_path / "3.jsonl", range(2, 4))
-    ds = shoal.follow(str(tmp_path), idle_seconds=0)
-    assert ids_of(ds) == [0, 1, 2, 3]
-    state = ds.state_dict()
-    write(tmp_path / "2.jsonl", range(4, 6))
-    os.utime(tmp_path / "2.jsonl", (int(time.time()),) * 2)
+    if is_coarse:
+        os.utime(tmp_path / "2.jsonl", (int(time.time()),) * 2)
     again = shoal.follow(str(tmp_path), idle_seconds=0)
     again.load_state_dict(state)
     with pytest.warns(UserWarning, match=r"2.jsonl"):
