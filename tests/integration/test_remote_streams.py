@@ -42,6 +42,7 @@ def test_an_epoch_is_the_same_as_from_files(remote: Dataset, shards: Path) -> No
     assert far.stats()["num_retries"] == 0
 
 
+@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")  # the window suits one rank
 def test_a_state_goes_from_files_to_a_server_and_on_to_more_ranks(remote: Dataset, shards: Path) -> None:
     near = shuffled(shoal.open(shards)).batch(10)
     iterator = iter(near)
