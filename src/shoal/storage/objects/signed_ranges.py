@@ -1,6 +1,6 @@
 """Ranges of objects behind plain http:// endpoints, by signed URLs and one exchange over a socket for each range.
 
-obstore takes two to three times the processor time of an exchange (bench/LOG.md). A signed URL is made without a
+An epoch takes 0.57 to 0.79 of the processor time of obstore (bench/LOG.md). A signed URL is made without a
 request, and serves every range of its object. After a refusal the next attempt is obstore's, which explains refusals.
 """
 
