@@ -244,6 +244,34 @@ def test_stat_and_find(store: LocalStore, shard: Path) -> None:
         store.stat(str(shard.parent))
 
 
+@pytest.mark.parametrize("appears", ["as the question is answered", "never"])
+def test_a_file_that_appears_while_it_is_looked_for(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, appears: str
+) -> None:
+    path, stat = tmp_path / "late", os.stat
+
+    def late_stat(of: str) -> os.stat_result:
+        try:
+            return stat(of)
+        finally:
+            if appears != "never":
+                path.write_bytes(b"x")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", late_stat)
+        assert store.find(str(path)) is None
+    assert path.exists() == (appears != "never")
+
+
+def test_find_says_why_it_cannot_look(store: LocalStore, shard: Path, tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="it is a link to"):
+        store.find(str(tmp_path / "dangling"))
+    with pytest.raises(StorageError, match="longer than the file system allows"):
+        store.find(str(tmp_path / ("n" * 300)))
+    assert store.find(str(shard / "below")) is None
+
+
 def test_list_is_sorted_recursive_and_survives_circles(store: LocalStore, tmp_path: Path) -> None:
     for name in ("b/2", "a/1", "c"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -25,6 +25,7 @@ from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 
 _MAX_OPEN = 256
 _MOST_READERS = 64
+_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR)
 # O_NONBLOCK: opening a named pipe would otherwise wait for its writer; regular files ignore the flag.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -162,8 +163,9 @@ class LocalStore(Store):
         """`stat`, or None if no such file exists."""
         try:
             return self.stat(path)
-        except StorageError:
-            if os.path.lexists(path):
+        except StorageError as error:
+            # another process may create the file at this moment: only the error of `stat` says what was there
+            if error.errno not in _NO_SUCH_FILE or os.path.islink(path):
                 raise
             return None
 

@@ -126,7 +126,7 @@ class InheritedLock:
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            if os.path.lexists(directory):
+            if os.path.islink(self.path):
                 raise
             return False  # another process has just finished, and removed the directory
         try:
