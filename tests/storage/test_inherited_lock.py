@@ -11,7 +11,7 @@ from shoal.storage.files.machine_locks import InheritedLock
 
 def test_a_directory_that_is_removed_and_made_again_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process finishes and removes the directory, another makes it again, and both happen before this one opens."""
-    path, usual, removals = tmp_path / "packing" / "lock", os.open, []
+    path, usual, removals = tmp_path / "packing" / "lock", os.open, list[str]()
 
     def after_a_removal(opened: str, flags: int, mode: int = 0o777) -> int:
         if not removals:
