@@ -127,7 +127,7 @@ def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
     """
     chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
     inside = bool(((chosen >= 0) & (chosen < index.num_shards)).all())
-    if not inside or len(np.unique(chosen)) != len(chosen):
+    if not inside or len(set(chosen.tolist())) != len(chosen):
         msg = f"{list(shard_numbers)[:20]} are not distinct shard numbers: the index has {index.num_shards}"
         raise UsageError(msg, hint="give each shard once, counted from 0")
     first_extent, numbers = index.shard_first_extent, chosen.tolist()

@@ -26,13 +26,13 @@ from shoal.indexing.jobs.job_units import UnitParts
 from shoal.indexing.jobs.shared_indexing import index_together
 from shoal.indexing.manifests_beside import Described, versions_beside
 from shoal.indexing.scan.scan_task import ScanTask
-from shoal.processes.job_rank import JobRank
+from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.files.machine_locks import machine_lock
 from shoal.storage.objects.torch_store import TorchStore
 from shoal.storage.sources.shard_selection import INDEX_NAME
-from shoal.storage.stat_many import stat_all
+from shoal.storage.stat_together import stat_together
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, scheme_of
 
@@ -65,7 +65,8 @@ class IndexMaking:
     @cached_property
     def infos(self) -> list[ObjectInfo]:
         """Size and version of every shard."""
-        return stat_all(self.what.source.paths, self.store)
+        num_processes = local_size_of(self.job_rank)
+        return stat_together(self.what.source.paths, self.store, cache_dir=self.cache_dir, num_processes=num_processes)
 
     def tasks(self) -> list[ScanTask]:
         """Return the shards as tasks (see `scan_tasks`); their sizes are requested only once."""

@@ -46,7 +46,7 @@ from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, in_named_order
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
-from shoal.processes.job_rank import JobRank
+from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.objects.torch_store import reachable_torch_store
@@ -54,7 +54,8 @@ from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
-from shoal.storage.stat_many import find_all, stat_all
+from shoal.storage.stat_many import find_all
+from shoal.storage.stat_together import stat_together
 from shoal.storage.storage_errors import is_forbidden, is_without_ranges
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import ObjectInfo, Store
@@ -126,14 +127,14 @@ def find_source(
         if index is not None:
             msg = f"{shards.typed}: the source is an index, but index={without_secrets(os.fspath(index))} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
-        return _Opening(shards, store, format, directory).beside_index(split)
+        return _Opening(shards, store, format, directory, local_size_of(job_rank)).beside_index(split)
     if shards.left_out:
         counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in shards.left_out.items())
         _log.info("%s: left out, as they are not shards by their suffixes: %s", shards.typed, counts)
     selected = select_split(shards, split, suffixes=suffixes, store=store)
     what = described_shards(selected.source, format, store)
     shards = what.source
-    opening = _Opening(shards, store, what.format or format, directory)
+    opening = _Opening(shards, store, what.format or format, directory, local_size_of(job_rank))
     beside = None
     if index is not None:
         opened = opening.with_index(*_given_index(os.fspath(index), shards, storage_options, directory))
@@ -228,12 +229,16 @@ def choose_format(source: Source, format: str | Format | None = None) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """Shards to open: their source, store and format."""
+    """Shards to open: their source, store and format; ``local_size`` processes of this machine open these shards."""
 
     source: Source
     store: Store
     format: str | Format | None
     cache_dir: str
+    local_size: int
+
+    def stat(self, paths: Sequence[str]) -> list[ObjectInfo]:
+        return stat_together(paths, self.store, cache_dir=self.cache_dir, num_processes=self.local_size)
 
     def opened(self, index: Index, paths: Sequence[str], chosen: Format, index_path: str | None) -> Opened:
         check = ShardCheck(index, tuple(paths), store=self.store, format=chosen, cache_dir=self.cache_dir)
@@ -249,7 +254,7 @@ class _Opening:
             paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
             numbers = sorted(numbers)
         opened = self.opened(_part_of(known, numbers), paths, chosen, index_path)
-        _compare(opened, stat_all(paths, self.store), index_path, self.source)
+        _compare(opened, self.stat(paths), index_path, self.source)
         return opened
 
     def beside_index(self, split: SplitLike) -> Opened:
@@ -276,7 +281,7 @@ class _Opening:
             if not is_sent_instead(path, self.store):
                 raise
             return None
-        if was_left_by_opening(index) and not describes(index, source, stat_all(source.paths, self.store)):
+        if was_left_by_opening(index) and not describes(index, source, self.stat(source.paths)):
             _log.info("shards have changed since %s was published by an earlier opening: the index is made again", path)
             return None
         known = set(index.shard_names)

@@ -11,3 +11,8 @@ class JobRank(NamedTuple):
     rank: int
     world_size: int
     local_size: int
+
+
+def local_size_of(job_rank: JobRank | None) -> int:
+    """Return the number of ranks on this machine; 1 without a job."""
+    return 1 if job_rank is None else job_rank.local_size

@@ -9,7 +9,7 @@ from shoal.errors import StorageError
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_protocol import ObjectInfo, Store
 
-_NUM_THREADS = 64  # with 20 ms to a server, as many as keep one processor busy
+_NUM_THREADS = 128  # with 20 ms to a server, as many as keep one processor busy
 
 
 def stat_all(paths: Sequence[str], store: Store) -> list[ObjectInfo]:

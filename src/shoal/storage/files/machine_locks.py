@@ -72,7 +72,7 @@ def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:
             text = "process %s of %s, which %s, has shown no sign of life for %.0f s: no longer waiting"
             _log.warning(text, pid, host, what, silent_seconds)
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(min(_POLL_SECONDS, 0.005 + waited_seconds / 10))
 
 
 def _is_gone(pid: str) -> bool:
