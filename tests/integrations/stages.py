@@ -24,6 +24,11 @@ def is_odd(sample: dict[str, Any]) -> bool:
     return int(sample["cls"]) % 2 == 1
 
 
+def in_parts(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    """Up to three parts of a sample: none for each fourth sample."""
+    return [{**sample, "part": part} for part in range(int(sample["cls"]) % 4)]
+
+
 def is_remote(sample: dict[str, Any]) -> bool:
     return int(sample["cls"]) >= 150
 

@@ -1,4 +1,4 @@
-"""A rank of a toy run with `filter(refill=True)`, which saves its place after each step, and is killed after some."""
+"""A rank of a toy run that fills its batches, which saves its place after each step, and is killed after some."""
 
 from __future__ import annotations
 
@@ -18,35 +18,52 @@ from shoal.errors import ShuffleWarning
 SAVED_AT = 3  # steps before the end: what comes after the last checkpoint is lost, and done again
 
 
-def dataset(out: Path) -> shoal.Dataset:
+def items_in(batch: dict[str, Any]) -> list[int]:
+    """The samples of a batch, or their parts: a number for each."""
+    items: list[int] = (batch["__id__"] * 4 + batch.get("__part__", 0)).tolist()
+    return items
+
+
+def dataset(out: Path, *, is_divided: bool) -> shoal.Dataset:
     ds = shoal.open(str(out / "data"), index=str(out / "fine.index"))
     ds = ds.shuffle(seed=11, window=100_000, num_canonical_nodes=2)
-    return ds.filter(stages.is_odd, refill=True).with_ids().batch(8, steps="apart")
+    ds = ds.flat_map(stages.in_parts, most=3) if is_divided else ds.filter(stages.is_odd, refill=True)
+    return ds.with_ids().batch(8, steps="apart")
 
 
 def consumed(out: Path) -> tuple[list[int], list[Any]]:
-    """The ids that were received before checkpoints, and the certificates saved with these."""
-    ids, proofs = [], []
+    """The samples or parts that were received before checkpoints, and the certificates saved with these."""
+    items, proofs = [], []
     for path in sorted(out.glob("saved-*.json")):
         saved = json.loads(path.read_text())
-        ids += saved["ids"]
+        items += saved["items"]
         proofs.append(saved["certificate"])
-    return ids, proofs
+    return items, proofs
 
 
-def run(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int, method: str | None) -> None:
+def run(
+    out: Path,
+    number: int,
+    rank: int,
+    world_size: int,
+    num_workers: int,
+    steps: int,
+    method: str | None,
+    *,
+    is_divided: bool,
+) -> None:
     """Run leg ``number`` from what the ranks of the one before saved: some steps, or with 0 to the epoch's end."""
     warnings.simplefilter("ignore", ShuffleWarning)
-    ds = dataset(out).partition(rank=rank, world_size=world_size)
+    ds = dataset(out, is_divided=is_divided).partition(rank=rank, world_size=world_size)
     loader = shoal.torch.DataLoader(ds, num_workers=num_workers, multiprocessing_context=method)
     if number:
         before = [json.loads(path.read_text())["state"] for path in out.glob(f"saved-{number - 1}-*.json")]
         loader.load_state_dict(shoal.merge_states(before))
-    ids: list[int] = []
+    items: list[int] = []
     for step, batch in enumerate(loader, 1):
-        ids += batch["__id__"].tolist()
+        items += items_in({name: batch[name].numpy() for name in batch if name in ("__id__", "__part__")})
         if not steps or step <= steps - SAVED_AT:
-            saved = {"state": loader.state_dict(), "certificate": loader.certificate(), "ids": ids}
+            saved = {"state": loader.state_dict(), "certificate": loader.certificate(), "items": items}
             (out / f"saved-{number}-{rank}.json").write_text(json.dumps(saved))
         if step == steps:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -85,6 +85,29 @@ def ids_in(batch: dict[str, Any]) -> list[int]:
     return ids
 
 
+MOST_PARTS = 3
+
+
+def divides(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a sample; some samples have none."""
+    number = int(sample["cls"] if "cls" in sample else sample["id"])
+    return [{**sample, "part": part} for part in range(number * 7 % (MOST_PARTS + 1))]
+
+
+def parts_of(number: int) -> list[int]:
+    """The parts of a sample, numbered over all samples."""
+    return [number * MOST_PARTS + part for part in range(number * 7 % (MOST_PARTS + 1))]
+
+
+def parts_in(batch: dict[str, Any]) -> list[int]:
+    """The parts in a batch, without repeats; the bytes of all samples are checked."""
+    contents = {name: values for name, values in batch.items() if name not in ("__part__", "part")}
+    ids_in(contents)
+    assert np.array_equal(batch["__part__"], batch["part"])
+    kept: list[int] = (batch["__id__"] * MOST_PARTS + batch["part"])[~repeats_in(batch)].tolist()
+    return kept
+
+
 def numbers_in(batch: dict[str, Any]) -> list[int]:
     """The numbers in a batch, or of a single sample, without repeats: the ids of a growing order are others."""
     if not isinstance(batch["__key__"], list):
@@ -209,11 +232,39 @@ def _left_out(source: Dataset, order: Order) -> Dataset:
 
 
 def _outside_of_gaps(stream: Dataset, epoch: int) -> Iterable[int]:
-    return np.delete(stream.ids(epoch), _GAPS[epoch]).tolist()
+    return np.delete(stream.ids(epoch), _GAPS.get(epoch, range(0))).tolist()
 
 
 def _filtered(source: Dataset, order: Order, *, refill: bool = False) -> Dataset:
     return shuffled(source, order).filter(keeps_sample, refill=refill).with_ids()
+
+
+def _divided(source: Dataset, order: Order) -> Dataset:
+    return shuffled(source, order).flat_map(divides, most=MOST_PARTS).with_ids()
+
+
+def _divided_and_filtered(source: Dataset, order: Order) -> Dataset:
+    stream = shuffled(source, order).without(positions=[(20, 33)]).without(positions=[(50, 71)], epoch=1)
+    return stream.filter(keeps_sample).flat_map(divides, most=MOST_PARTS).filter(_is_no_second).with_ids()
+
+
+def _is_no_second(part: dict[str, Any]) -> bool:
+    return bool(part["part"] != 1)
+
+
+def _all_parts(_: Dataset, __: int) -> Iterable[int]:
+    return itertools.chain.from_iterable(map(parts_of, range(NUM_SAMPLES)))
+
+
+def _some_parts(stream: Dataset, epoch: int) -> Iterable[int]:
+    kept = filter(keeps, _outside_of_gaps(stream, epoch))
+    return (part for number in kept for part in parts_of(number) if part % MOST_PARTS != 1)
+
+
+def _parts_by_order(stream: Dataset, epoch: int) -> Iterable[int]:
+    return (
+        (i * MOST_PARTS + part) for i in stream.ids(epoch).tolist() for part in range(len(parts_of(i % NUM_SAMPLES)))
+    )
 
 
 def _mixed(source: Dataset, order: Order) -> Dataset:
@@ -245,6 +296,8 @@ def _by_length(source: Dataset, order: Order) -> Dataset:
 _TOKENS: dict[str, Any] = {"items": tokens_in, "formats": WITH_LENGTHS}
 _AS_THEY_COME: dict[str, Any] = {"items": tokens_in, "fills": True, "comes_again": GROUP}
 
+_DIVIDED: dict[str, Any] = {"items": parts_in, "fills": True}
+
 KINDS: dict[str, Kind] = {
     "plain": Kind(_plain),
     "chosen": Kind(_chosen, _by_order),
@@ -256,6 +309,14 @@ KINDS: dict[str, Kind] = {
     "left out": Kind(_left_out, _outside_of_gaps, gaps=_GAPS),
     "filtered": Kind(_filtered, _kept, is_filtered=True),
     "refilled": Kind(lambda source, order: _filtered(source, order, refill=True), _kept, fills=True),
+    "divided": Kind(_divided, _all_parts, **_DIVIDED),
+    "divided and filtered": Kind(_divided_and_filtered, _some_parts, gaps=_GAPS, is_filtered=True, **_DIVIDED),
+    "divided mixture": Kind(
+        lambda source, order: _mixed(source, order).flat_map(divides, most=MOST_PARTS).with_ids(),
+        _parts_by_order,
+        orders=("full", "window", "nodes", "block"),
+        **_DIVIDED,
+    ),
     "mixture": Kind(_mixed, _by_order, orders=("full", "window", "nodes", "block")),
     "growing": Kind(_growing, items=numbers_in, formats=("tar",), orders=("window",)),
     "packed": Kind(_packed, **_TOKENS),

@@ -78,12 +78,19 @@ _SAMPLED = Refusal(
     "{verb} chooses stored samples, but was called after sample()",
     "put {verb} before sample()",
 )
+DIVIDED = Refusal(
+    lambda spec, _: spec.rows.divider,
+    "{verb} takes whole samples, but was called after {earlier}, which makes several of one",
+    "put {verb} before {earlier}",
+)
+"""The rule of calls that count or group whole samples."""
+
 _BATCHED = (_MADE_THEM_ALREADY, _MADE_BATCHES)
 
 GROUPED = (*_BATCHED, _PACKED)
 """Rules of calls that take single samples."""
 
-CHOSEN = (*GROUPED, _LEFT_OUT, _FILTERED, _SAMPLED)
+CHOSEN = (*GROUPED, DIVIDED, _LEFT_OUT, _FILTERED, _SAMPLED)
 """Rules of calls that choose samples."""
 
 
@@ -232,7 +239,7 @@ class DatasetSpec:
             self.refuse(verb, GROUPED)
         if self.batching is not None:
             return replace(self, batch_stages=(*self.batch_stages, stage))
-        return replace(self, stages=(*self.stages, stage))
+        return replace(self, stages=(*self.stages, self.rows.stage(stage)))
 
     def in_batches(self, batching: Batching) -> DatasetSpec:
         """Cut the samples into batches; allowed once."""

@@ -9,6 +9,9 @@ deal lies on top: its global batches are cut from the positions that earlier dea
 If ranks pack documents into sequences as they come, a rank has taken the documents of finished groups, and some
 sequences of the next group. These count for a rank that continues as before. Otherwise the documents of that group are
 dealt again, and documents of yielded sequences are repeated.
+
+If a sample has several parts (`flat_map`), a rank may have yielded some parts of the sample after the taken samples. If
+that sample is dealt again, the rank that gets it yields the other parts.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from numpy.typing import NDArray
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import WithoutGaps, left_beside, number_in, position_in
 from shoal.order.protocol import BoundOrder
+
+MOST_PARTS = "most_parts"
+"""The name in a state of the most parts of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +48,11 @@ class Deal:
     rank
         The only rank in ``taken``; None if ``taken`` has all ranks.
     packing
-        Arguments for packing the documents of a rank's share, as JSON types; None if ranks do not pack.
+        Arguments for packing the documents of a rank's share, or for samples of several parts, as JSON types; else
+        None.
     sequences
-        Sequences of the documents after ``taken``, taken by each rank; () if ranks do not pack.
+        Sequences of the documents after ``taken``, or parts of the sample after ``taken``, taken by each rank; () if
+        ranks neither pack nor take parts.
     """
 
     epoch: int
@@ -62,9 +70,25 @@ class Deal:
         return self.sequences[rank] if self.sequences else 0
 
     @property
+    def has_parts(self) -> bool:
+        """True if samples have several parts."""
+        return self.packing is not None and MOST_PARTS in self.packing
+
+    @property
     def num_open_groups(self) -> int:
         """Number of ranks with an open group of documents."""
-        return sum(number > 0 for number in self.sequences)
+        return 0 if self.has_parts else sum(number > 0 for number in self.sequences)
+
+    def opened(self, order: BoundOrder, start: int) -> dict[int, int]:
+        """Return the parts taken of each open sample, by its position; the deal begins at number ``start``."""
+        partition, opened = self.partition, dict[int, int]()
+        for rank, (taken, num_parts) in enumerate(zip(self.taken, self.sequences, strict=False)):
+            if num_parts and taken is not None and self.has_parts:
+                batch, place = divmod(taken, partition.size_of(rank))
+                positions = partition.share(order, rank, batch, batch + 1, start).positions
+                if place < len(positions):
+                    opened[int(positions[place])] = num_parts
+        return opened
 
     @property
     def partition(self) -> Partition:
@@ -132,11 +156,13 @@ class RankPlace(NamedTuple):
 class Settled(NamedTuple):
     """A deal cut to its incomplete global batches, and the positions that ranks have taken from these batches.
 
-    All positions before ``deal.position`` are taken.
+    All positions before ``deal.position`` are taken. ``opened`` has the number of parts taken of the sample at a
+    position.
     """
 
     deal: Deal
     positions: NDArray[np.int64]
+    opened: Mapping[int, int]
 
 
 def settled(deals: Iterable[Deal], untouched: BoundOrder) -> list[Settled]:
@@ -157,7 +183,8 @@ def settled(deals: Iterable[Deal], untouched: BoundOrder) -> list[Settled]:
         taken = tuple(None if count is None else max(0, count - num_whole * size) for count, size in counts)
         position = position_in(left, begin, num_samples)
         positions = order.untouched_positions(numbers) if isinstance(order, WithoutGaps) else numbers
-        results.append(Settled(replace(deal, position=position, taken=taken), positions))
+        opened = deal.opened(order, start)
+        results.append(Settled(replace(deal, position=position, taken=taken), positions, opened))
     return results
 
 
@@ -166,13 +193,18 @@ def taken_by(deals: Sequence[Settled]) -> NDArray[np.int64]:
     return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *(deal.positions for deal in deals)]))
 
 
+def parts_taken(deals: Sequence[Settled]) -> dict[int, int]:
+    """Return the parts that these deals have taken of samples with more parts, by position; later deals go on."""
+    return {position: number for deal in deals for position, number in deal.opened.items()}
+
+
 def needed_deals(deals: Sequence[Settled]) -> tuple[tuple[Deal, ...], int]:
     """Return the deals that a state still needs, and the end of the completely taken positions."""
     done = first = deals[-1].deal.position
     kept: list[Deal] = []
-    for deal, positions in reversed(deals):
+    for deal, positions, opened in reversed(deals):
         # Later deals are cut from the rest of this deal, so this deal is needed if it has taken any later position.
-        if len(positions) and positions[-1] >= first:
+        if max([*positions[-1:].tolist(), *opened], default=-1) >= first:
             kept.insert(0, deal)
             first = min(first, deal.position)
     return tuple(kept), done

@@ -96,6 +96,11 @@ PACKING = Fields(
     others=_NUMBER,
     title="the packing",
 )
+PARTS = Fields(
+    {"most_parts": Field(_ORDINAL, "most parts that `flat_map` makes of a sample")},
+    others=_NUMBER,
+    title="the parts of samples",
+)
 _PACKED = {"packed": Field(PACKING, "how documents are packed into sequences or batches by length", is_optional=True)}
 _NAME = {
     "name": Field(_TEXT, "name of the order"),
@@ -180,8 +185,14 @@ _DEALT = {
     "global_batch": Field(_ORDINAL, "size of a global batch"),
     "world_size": Field(_ORDINAL, "number of ranks"),
     "without": Field(_SPANS, "positions left out of the epoch", is_optional=True),
-    "packing": Field(PACKING, "how each rank packs documents as they come", is_optional=True),
-    "sequences": Field(ListOf(_SEQUENCES), "sequences taken from documents after `taken`", is_optional=True),
+    "packing": Field(
+        Either((PACKING, PARTS)),
+        "how each rank packs documents as they come, or divides samples",
+        is_optional=True,
+    ),
+    "sequences": Field(
+        ListOf(_SEQUENCES), "sequences taken from documents, or parts of the sample, after `taken`", is_optional=True
+    ),
 }
 RANK_DEAL = Fields(
     {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples taken from the share of the rank")},

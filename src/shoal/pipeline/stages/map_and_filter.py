@@ -98,6 +98,12 @@ class SeededMap(Stage):
         check_result(result, self.function)
         return result
 
+    def on_part(self, part: Any, sample_id: int, number: int) -> Any:
+        """Return the result of the function for a part of a sample; each part has random numbers of its own."""
+        result = self.function(part, self._generator(sample_id, number + 1))
+        check_result(result, self.function)
+        return result
+
     @property
     def max_concurrency(self) -> int:  # type: ignore[override]
         """Most samples in the function at a time; 0 if the function gets one sample after another."""
@@ -107,9 +113,9 @@ class SeededMap(Stage):
         """Begin a call of the function."""
         return _begun(self, callers, sample, self._generator(sample_id))
 
-    def _generator(self, sample_id: int) -> Any:
+    def _generator(self, sample_id: int, *part: int) -> Any:
         words = (sample_id - self.first_id, self.number)
-        word = key(self.seed or 0, self.epoch, "map", *(words if self.number else words[:1]))
+        word = key(self.seed or 0, self.epoch, "map", *(words if self.number or part else words[:1]), *part)
         return generator(word) if self.library == "numpy" else torch_generator(word)
 
 

@@ -43,6 +43,10 @@ class Stage(ABC):
         """Return consecutive samples after this step; an error need not name its sample, and no sample counts then."""
         return list(map(self, samples, sample_ids))
 
+    def on_part(self, part: Any, sample_id: int, number: int) -> Any:  # noqa: ARG002
+        """Return a part of a sample after this step; ``number`` counts the parts that `flat_map` made of the sample."""
+        return self(part, sample_id)
+
     def begin(self, sample: Any, sample_id: int, callers: Callers) -> Begun | None:  # noqa: ARG002
         """Begin the call of this stage for a sample; None if there is no call to begin.
 

@@ -32,6 +32,10 @@ class WithIds(Stage):
         """Return this stage with ids that are larger by ``first_id``."""
         return replace(self, first_id=self.first_id + first_id)
 
+    def on_part(self, part: Any, sample_id: int, number: int) -> Any:
+        """Add the id of the sample, the epoch, and the number of the part as ``__part__``."""
+        return {**self(part, sample_id), "__part__": number}
+
     def __call__(self, sample: Any, sample_id: Any) -> Any:
         """Add both to a sample, or to columns with an id for each row; `UsageError` if a field has such a name."""
         fields = fields_of(sample, "with_ids()")

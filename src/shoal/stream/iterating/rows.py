@@ -28,6 +28,9 @@ class Rows:
     verb = ""
     """The call that groups samples; "" without grouping."""
 
+    divider = ""
+    """The call that makes several rows of a sample; "" if a row has at least one sample."""
+
     noun = "samples"
     """Noun for the stored samples behind the rows."""
 
@@ -47,6 +50,14 @@ class Rows:
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
         """Return the `Batcher` of samples from a source that go through these stages."""
         return CutBatches() if batched else SingleSamples(KEPT * any(filters_in(stages)))
+
+    def stage(self, stage: Stage) -> Stage:
+        """Return the stage that does this to rows."""
+        return stage
+
+    def refilled_as(self, rows: Rows) -> Rows:
+        """Return the rows after ``filter(refill=True)``: ``rows``, unless these rows fill batches already."""
+        return rows
 
     def resolved(
         self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps

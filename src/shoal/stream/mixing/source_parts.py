@@ -93,6 +93,7 @@ def _spec(name: str, source: Any) -> DatasetSpec:
     of_the_whole = {
         "batch()": spec.batching is not None,
         "pack_sequences()": bool(spec.rows.verb),
+        spec.rows.divider: bool(spec.rows.divider),
         "partition()": spec.ranks != Ranks(),
         "without()": bool(spec.gaps),
         "format()": spec.formatting.name is not None,

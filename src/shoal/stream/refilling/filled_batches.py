@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,10 +91,11 @@ class FilledBatches(Batcher):
 
     def parts(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Part]:
         """Return an iterator over the kept samples of each global batch."""
-        return _parts_made(reading.spans(shares, context.quarantine), context, self.kept)
+        return _parts_made(reading.spans(shares, context.quarantine), context, self.kept(context))
 
-    kept: ClassVar[Callable[..., Any] | None] = None
-    """The function from a sample to what stays of it, with its id, until its batch is full; None for the sample."""
+    def kept(self, context: BatchContext) -> Callable[[Any, int, int], Sequence[Any]] | None:  # noqa: ARG002
+        """Return the function from a sample, its id and its position to what waits for a batch; None for the sample."""
+        return None
 
     def filler(self, context: BatchContext, parts: Iterator[Part]) -> BatchFiller:
         """Return the filler that cuts parts of the share into batches."""
@@ -171,13 +172,14 @@ class _CutHere:
 
 
 def _parts_made(
-    spans: Iterator[ReadSpan], context: BatchContext, kept_part: Callable[..., Any] | None
+    spans: Iterator[ReadSpan], context: BatchContext, kept_of: Callable[[Any, int, int], Sequence[Any]] | None
 ) -> Iterator[Part]:
-    """Yield the parts of a rank's share, from the position of an iterator on; ``kept_part`` as in `FilledBatches`."""
+    """Yield the parts of a rank's share, from the position of an iterator on; ``kept_of`` as `FilledBatches.kept`."""
     process, position, hashes = context.process, context.position, hashes_of(context.resolved)
     size, num_taken, in_a_row = position.partition.size_of(context.pipeline.rank), position.num_taken, 0
     for span in spans:
         share, stored, ids = span.share, context.samples(span), span.share.ids.tolist()
+        positions = share.positions.tolist()
         hashes_of_share = hashes.of(position.epoch, share.positions, share.ids)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
             samples: list[Any] = []
@@ -194,8 +196,9 @@ def _parts_made(
                     context.check_dropped(in_a_row, step)
                     continue
                 in_a_row = 0
-                samples.append((kept_part(result, sample_id=sample_id), sample_id) if kept_part else result)
-                kept.append(number)
+                rows = [result] if kept_of is None else kept_of(result, sample_id, positions[number])
+                samples += rows
+                kept += [number] * len(rows)
             before = step * size + num_taken + 1 - begin
             num_taken = 0
             if position.rank is None:
@@ -253,18 +256,20 @@ class BatchFiller(Iterator[Any]):
         """Return the next batch; ``remainder="pad"`` fills the last one with repeats."""
         num_samples = self._num_rows()
         samples, counts, hashes, _ = self._waiting
-        position, is_last = self._position, num_samples < self._size
-        count = position.num_steps if is_last else counts[num_samples - 1]  # of the share, after the batch
         repeated = self._repeated(num_samples)
         chosen = itertools.islice(itertools.cycle(samples[:num_samples]), len(repeated))
         batch = self._deliver(self._collated([*chosen]), repeated)
-        # Advance only now: a failed batch is not yielded.
-        delivered = int(hashes[:num_samples].sum(dtype=np.uint64))
-        self._context.counters.num_refilled += count - position.num_yielded - num_samples
-        self._go_to(count)
-        position.received = position.received.plus(Proof(num_samples, delivered))
+        self._advance(num_samples, is_last=num_samples < self._size)  # only now: a failed batch is not yielded
         self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
         return batch
+
+    def _advance(self, num_rows: int, *, is_last: bool) -> None:
+        """Move to the position after this many waiting samples, or to the end of the share, and count them."""
+        position, (_, counts, hashes, _) = self._position, self._waiting
+        count = position.num_steps if is_last else counts[num_rows - 1]  # of the share, after the batch
+        self._context.counters.num_refilled += count - position.num_yielded - num_rows
+        self._go_to(count)
+        position.received = position.received.plus(Proof(num_rows, int(hashes[:num_rows].sum(dtype=np.uint64))))
 
     def _repeated(self, num_rows: int) -> list[bool]:
         """Return the marks of repeats for a batch of ``num_rows`` rows, padded to a whole batch if ranks pad."""

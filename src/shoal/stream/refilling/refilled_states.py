@@ -34,7 +34,10 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
     """
     if not partition.refills:
         msg = "ranks filled their batches in the run that saved the state, so each rank is at its own position"
-        hint = "call filter(refill=True) or pack_sequences(lengths=None) here, too; or load a state between epochs"
+        hint = (
+            "call filter(refill=True), flat_map() or pack_sequences(lengths=None) here, too; or load a state between "
+        )
+        hint += "epochs"
         raise StateError(msg, hint=hint)
     if any(deal.rank is not None for deal in saved.deals):
         _check_rank(saved, resolved.gaps, partition, rank)

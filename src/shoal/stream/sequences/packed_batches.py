@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,11 +63,14 @@ class PackedAsTheyCome(FilledBatches):
         """Return the filler that packs the documents of a share into batches of sequences."""
         return SequenceFiller(context, parts, self.packing, self.fields, self.masks)
 
-    @property
-    def kept(self) -> Callable[..., Any]:  # type: ignore[override]
-        """The function from a document to its packed fields."""
+    def kept(self, context: BatchContext) -> Callable[[Any, int, int], list[_Document]]:  # noqa: ARG002
+        """Return the function from a document to its packed fields and its id."""
         most = self.packing.length if self.packing.too_long == "refuse" else None
-        return partial(self.fields.columns_of, num_tokens=None, most=most)
+
+        def packed(document: Any, sample_id: int, _: int) -> list[_Document]:
+            return [(self.fields.columns_of(document, sample_id=sample_id, num_tokens=None, most=most), sample_id)]
+
+        return packed
 
 
 _Document = tuple[PackedDocument, int]

@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.pipeline.stages.map_and_filter import Filter
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments
-from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec
+from shoal.stream.dataset_spec import CHOSEN, DIVIDED, GROUPED, DatasetSpec
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 from shoal.stream.verbs.dataset_requests import Batching
@@ -241,7 +241,7 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
         msg = f"{verb} was called after {spec.rows.verb}: the documents are packed already"
         raise UsageError(msg, hint=f"remove {verb} or {spec.rows.verb}")
     if sequences.lengths is None:
-        spec.refuse(verb, GROUPED)
+        spec.refuse(verb, (*GROUPED, DIVIDED))
     elif any(isinstance(stage, Filter) for stage in spec.stages):
         msg = f"{verb} counts documents by the index, but was called after filter(), which counts as it reads"
         as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"

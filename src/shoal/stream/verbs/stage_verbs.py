@@ -9,17 +9,23 @@ from typing import Any, Self
 from shoal.arguments import as_choice, as_flag, as_texts
 from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
+from shoal.order.protocol import as_within
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.concurrent_functions import as_function
 from shoal.pipeline.stages.decode import FEATURES, Decode
+from shoal.pipeline.stages.flat_map import FlatMap
 from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
+from shoal.stream.dataset_spec import DIVIDED, GROUPED
 from shoal.stream.refilling.filled_batches import FilledRows
+from shoal.stream.refilling.parts_of_samples import PartRows
 from shoal.stream.verbs.length_verbs import LengthVerbs
+
+_MOST_PARTS = 1 << 20
 
 
 class StageVerbs(LengthVerbs):
@@ -84,7 +90,43 @@ class StageVerbs(LengthVerbs):
         """
         function = self._concurrent("filter()", function, max_concurrency)
         filtered = self.stream.spec.then(Filter(function), "filter()")
-        return type(self)(replace(filtered, rows=FilledRows()) if as_flag("filter(refill=)", refill) else filtered)
+        if as_flag("filter(refill=)", refill):
+            filtered = replace(filtered, rows=filtered.rows.refilled_as(FilledRows()))
+        return type(self)(filtered)
+
+    def flat_map(
+        self, function: Callable[..., Any], *, most: int, seed: bool | int = False, generator: str = "numpy"
+    ) -> Self:
+        """Make several samples of each: crops of an image, question pairs of a page, windows of a recording.
+
+        ``function(sample)`` returns up to ``most`` parts, as a list or from a generator; a sample without parts is
+        dropped. Stages behind `flat_map` process each part, and `with_ids` adds the number of a part as ``__part__``.
+        The parts of a sample follow each other; for parts that lie apart, make one part of each sample and epoch with
+        ``map(seed=True)``.
+
+        A rank fills its batches with the parts of its share, as with ``filter(refill=True)``: only the last batch of an
+        epoch may be short, ranks may yield different numbers of batches (``batch(steps=)``), and every rank saves its
+        own state. Positions, ids and certificates are those of samples. If a batch ends inside of a sample, the state
+        has the number of its parts that are delivered: a resumed run continues with the next part, also after
+        `shoal.merge_states` on another number of ranks. ``function`` must return the same parts each time. ``seed`` and
+        ``generator`` are as in `map`. ``ds[i]`` gives the list of parts.
+
+        Raises `UsageError` if the function returns more than ``most`` parts, or something other than parts.
+
+        Examples
+        --------
+        >>> letters = ds.flat_map(lambda sample: [{"letter": letter} for letter in sample["txt"].split()], most=8)
+        >>> next(iter(letters.batch(4)))
+        {'letter': [b'cat', b'0', b'cat', b'1']}
+        >>> letters[125]
+        [{'letter': b'dog'}, {'letter': b'5'}]
+        """
+        as_choice("flat_map(generator=)", generator, GENERATORS)
+        most = as_within("flat_map(most)", most, 1, _MOST_PARTS)
+        spec = self.stream.spec
+        spec.refuse("flat_map()", (*GROUPED, DIVIDED))
+        stage = FlatMap(Map(function) if seed is False else SeededMap.of(function, seed, generator), most)
+        return type(self)(replace(spec.then(stage, "flat_map()"), rows=PartRows(most)))
 
     def decode(
         self,
