@@ -82,6 +82,10 @@ def same(sample: Any) -> Any:
     return sample
 
 
+def twice(sample: Any) -> list[Any]:
+    return [sample, sample]
+
+
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -101,6 +105,7 @@ VERBS: dict[str, list[Call]] = {
     "partition": [call(rank=1, world_size=2)],
     "map": [call(same)],
     "filter": [call(is_even), call(is_even, refill=True)],
+    "flat_map": [call(twice, most=2)],
     "decode": [call()],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
     "rename": [call(words="tokens"), call(other="text")],

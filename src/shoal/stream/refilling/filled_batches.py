@@ -259,11 +259,11 @@ class BatchFiller(Iterator[Any]):
         repeated = self._repeated(num_samples)
         chosen = itertools.islice(itertools.cycle(samples[:num_samples]), len(repeated))
         batch = self._deliver(self._collated([*chosen]), repeated)
-        self._advance(num_samples, is_last=num_samples < self._size)  # only now: a failed batch is not yielded
+        self._count_rows(num_samples, is_last=num_samples < self._size)  # only now: a failed batch is not yielded
         self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
         return batch
 
-    def _advance(self, num_rows: int, *, is_last: bool) -> None:
+    def _count_rows(self, num_rows: int, *, is_last: bool) -> None:
         """Move to the position after this many waiting samples, or to the end of the share, and count them."""
         position, (_, counts, hashes, _) = self._position, self._waiting
         count = position.num_steps if is_last else counts[num_rows - 1]  # of the share, after the batch

@@ -112,7 +112,7 @@ class _PartsFiller(BatchFiller):
         super().end()
         self._position.num_sequences = 0
 
-    def _advance(self, num_rows: int, *, is_last: bool) -> None:
+    def _count_rows(self, num_rows: int, *, is_last: bool) -> None:
         """Advance by this many parts: past each sample whose last part they hold."""
         samples, counts, hashes, _ = self._waiting
         position, following = self._position, [*counts[1 : num_rows + 1], None]
