@@ -191,8 +191,8 @@ def test_a_date_is_given_and_never_that_of_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"template": PLAIN}, "does not mark what the assistant generates"),
-        ({"template": PLAIN, "train_on": "last"}, "does not mark what the assistant generates"),
+        ({"template": PLAIN}, "does not mark the assistant's text"),
+        ({"template": PLAIN, "train_on": "last"}, "does not mark the assistant's text"),
         ({"template": "{% generation %}{{ m }"}, "the chat template has an error in line 1"),
         ({"template": "tool_usage"}, "is no Jinja text, no file, and no template of the model"),
         ({"template": 3}, "is no Jinja text"),

@@ -103,6 +103,8 @@ VERBS: dict[str, list[Call]] = {
     "filter": [call(is_even), call(is_even, refill=True)],
     "decode": [call()],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
+    "chat_tokens": [call("tokenizer.json", template="{{ messages }}", train_on="all", field="text")],
+    "fill_in_middle": [call(prefix=1, middle=2, suffix=3, rate=0)],  # tokens name their documents
     "rename": [call(words="tokens"), call(other="text")],
     "columns": [call("tokens", "num_tokens")],
     "to_tuple": [call("tokens")],
@@ -133,6 +135,7 @@ ASKED: dict[str, list[Call]] = {
     "__getitem__": [call(3), call(-1)],
 }
 
+WITH_TOKENIZERS = ("tokenize", "chat_tokens")  # whose file is in a directory of the test
 SPECIAL = ("__getitem__", "__len__", "__repr__")
 PUBLIC = sorted({name for name in dir(MixedDataset) if not name.startswith("_")} | {*SPECIAL})
 METHODS = [name for name in PUBLIC if callable(getattr(MixedDataset, name))]
@@ -167,7 +170,7 @@ def built(home: Path, source: str, links: list[tuple[str, int]]) -> Dataset:
     ds = SOURCES[source](home)
     for name, which in links:
         values, named = VERBS[name][which]
-        if name == "tokenize":
+        if name in WITH_TOKENIZERS:
             values = (str(home / values[0]),)
         if name == "reweight" and not isinstance(ds, MixedDataset):
             continue
@@ -208,7 +211,7 @@ def asked(ds: Dataset, name: str) -> list[Any]:
     return [
         outcome(lambda values=values, named=named: getattr(ds, name)(*values, **named))  # type: ignore[misc]
         for values, named in calls
-        if name != "tokenize"
+        if name not in WITH_TOKENIZERS
     ]
 
 
@@ -266,7 +269,7 @@ def check_batch_ids(ds: Dataset, streamed: list[Any]) -> None:
         ids = outcome(lambda step=step: ds.batch_ids(step, rank=rank))  # type: ignore[misc]
         if ds.stream.spec.batching is None or not isinstance(batch, dict) or isinstance(ids, Exception):
             continue
-        if "tokens" not in batch or ds.stream.spec.has_filters or "tokenize" in repr(ds):
+        if "tokens" not in batch or ds.stream.spec.has_filters or "tokenize" in repr(ds) or "chat_tokens" in repr(ds):
             continue
         tokens = np.concatenate([np.atleast_1d(np.asarray(each)) for each in batch["tokens"]])
         segments = batch.get("segment_ids", batch.get("attention_mask"))

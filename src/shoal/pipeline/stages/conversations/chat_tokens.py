@@ -154,7 +154,7 @@ class ChatTokens(Stage):
             text, generated = render(template, {**variables, "messages": messages, "tools": tools})
         except UsageError:
             raise
-        except Exception as error:  # templates refuse conversations, and fail on what they do not expect
+        except Exception as error:  # templates refuse conversations, and fail on unexpected values
             remedy = "the chat template refuses the conversation; filter() or map() before chat_tokens() mends it"
             raise FieldError(f"the conversation {name!r}", remedy) from error
         encoder = loaded_tokenizer(self.source)
@@ -197,7 +197,7 @@ def chat_tokens_with(
     for text in texts:
         compiled(text, chat.day)
         if train_on != "all" and not marks_generation(text):
-            msg = f"chat_tokens(train_on={train_on!r}): the chat template does not mark what the assistant generates"
+            msg = f"chat_tokens(train_on={train_on!r}): the chat template does not mark the assistant's text"
             hint = "write {% generation %} and {% endgeneration %} around the assistant's text, and pass template=; "
             raise UsageError(msg, hint=f"{hint}train_on='all' learns every token")
     stage = ChatTokens(

@@ -1,6 +1,6 @@
 """The messages and tools of a conversation in a field: lists or JSON, with the names of OpenAI or of ShareGPT.
 
-Templates get what `transformers` gives to templates: plain JSON types, no null values in a message, and a message's
+Templates get the same values as from `transformers`: plain JSON types, no null values in a message, and a message's
 reasoning under each of its known names.
 """
 
@@ -27,7 +27,7 @@ ROLES = {
 
 
 def messages_in(value: Any) -> list[dict[str, Any]]:
-    """Return the messages of a field for a template; `ValueError` says what a bad field has.
+    """Return the messages of a field for a template; `ValueError` describes a bad field.
 
     >>> messages_in('[{"from": "human", "value": "Hi"}, {"role": "assistant", "content": "Hello", "tool_calls": null}]')
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello'}]
