@@ -103,7 +103,7 @@ VERBS: dict[str, list[Call]] = {
     "filter": [call(is_even), call(is_even, refill=True)],
     "decode": [call()],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
-    "chat_tokens": [call("tokenizer.json", template="{{ messages }}", train_on="all", field="text")],
+    "chat_tokens": [call("tokenizer.json", template="{{ messages }}", train_on="all")],
     "fill_in_middle": [call(prefix=1, middle=2, suffix=3, rate=0)],  # tokens name their documents
     "rename": [call(words="tokens"), call(other="text")],
     "columns": [call("tokens", "num_tokens")],
@@ -352,6 +352,12 @@ def test_a_summary_counts_documents_not_samples(home: Path) -> None:
     assert "50 documents of 2 mds shards, packed into sequences of 16 tokens" in repr(web.pack_sequences(16))
     assert "50 documents of 2 mds shards, batches by length" in repr(web.batch_by_length(4))
     assert "75 documents, " in repr(mixture(home).pack_sequences(16))
+
+
+def test_a_part_of_an_endless_mixture_has_a_number_of_samples(home: Path) -> None:
+    endless = mixture(home, ends="forever")
+    assert repr(endless).endswith("of web, code, endless>")
+    assert "of web, code, 25 samples" in repr(endless.take(25))
 
 
 def test_sources_with_other_fields_are_packed_since_sequences_have_tokens_alone(home: Path) -> None:
