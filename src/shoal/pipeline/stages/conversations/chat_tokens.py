@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -158,8 +159,9 @@ class ChatTokens(Stage):
             remedy = "the chat template refuses the conversation; filter() or map() before chat_tokens() mends it"
             raise FieldError(f"the conversation {name!r}", remedy) from error
         encoder = loaded_tokenizer(self.source)
+        encode = encoder.encode_batch_fast if self.train_on == "all" else encoder.encode_batch  # without offsets
         try:  # a batch of one, as in `Tokenize`
-            encoding = encoder.encode_batch([text], add_special_tokens=False)[0]
+            encoding = encode([text], add_special_tokens=False)[0]
         except TypeError:
             refuse_half_characters(name, text)
             raise
@@ -170,7 +172,9 @@ class ChatTokens(Stage):
         """Return 1 for tokens that overlap a generated text, else 0."""
         if self.train_on == "all":
             return np.ones(len(encoding.ids), dtype=np.uint8)
-        begins, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
+        # half the time of np.array, for a list of pairs
+        offsets = np.fromiter(itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(encoding))
+        begins, ends = offsets[::2], offsets[1::2]
         mask = np.zeros(len(begins), dtype=np.uint8)
         for start, stop in generated[-1:] if self.train_on == "last" else generated:
             mask[(begins < stop) & (ends > start)] = 1
