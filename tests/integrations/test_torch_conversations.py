@@ -68,12 +68,12 @@ def test_a_run_goes_on_elsewhere_with_the_same_tokens(
     num_workers, world_size = before
     parts = [dataset(written).partition(rank=rank, world_size=world_size) for rank in range(world_size)]
     loaders = [DataLoader(part, num_workers=num_workers) for part in parts]
-    ranks = [iter(loader) for loader in loaders]
-    seen = [row for _ in range(5) for rank in ranks for row in learned([next(rank)])]
+    streams = [iter(loader) for loader in loaders]
+    seen = [row for _ in range(5) for stream in streams for row in learned([next(stream)])]
     states = [loader.state_dict() for loader in loaders]
     assert all(state == states[0] for state in states)
-    for rank in ranks:
-        rank.close()
+    for stream in streams:
+        stream.close()
     num_workers, world_size = then
     for rank in range(world_size):
         loader = DataLoader(dataset(written).partition(rank=rank, world_size=world_size), num_workers=num_workers)

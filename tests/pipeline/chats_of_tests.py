@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +133,21 @@ _WORDS = (
 )
 
 
-def write_model(folder: Path, template: str | None = CHATML) -> Path:
-    """Write the files of a model: a byte-level tokenizer with special tokens, and a chat template."""
+def write_model(folder: Path, template: str | Mapping[str, str] | None = CHATML) -> Path:
+    """Write the files of a model: a byte-level tokenizer with special tokens, and a chat template.
+
+    Templates by name are kept in the configuration, as models of 2024 do.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(write_tokenizer(folder / "tokenizer.json")))
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
     tokenizer.save(str(folder / "tokenizer.json"))
     end = {"__type": "AddedToken", "content": "</s>", "lstrip": False, "rstrip": False, "normalized": False}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": end}
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": end}
+    if isinstance(template, Mapping):
+        config["chat_template"] = [{"name": name, "template": text} for name, text in template.items()]
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    if template is not None:
+    if isinstance(template, str):
         (folder / "chat_template.jinja").write_text(template)
     return folder
 

@@ -101,10 +101,7 @@ def test_the_forms_of_messages_and_tools() -> None:
 
 
 def test_tools_come_from_their_field_and_choose_their_template(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", None)
-    config = json.loads((model / "tokenizer_config.json").read_text())
-    templates = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": TOOLS}]
-    (model / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": templates}))
+    model = write_model(tmp_path / "model", {"default": CHATML, "tool_use": TOOLS})
     stage = chat_tokens_with(model)
     plain, with_tools = stage({"messages": CHAT}, 0), stage({"messages": CHAT, "tools": json.dumps([WEATHER])}, 0)
     assert (

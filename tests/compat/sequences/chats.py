@@ -1,7 +1,7 @@
 """Compares the tokens and masks of conversations with those of transformers, token for token.
 
-``python -m tests.compat.sequences.chats [--num 400]`` applies five chat templates, as files and as objects of
-transformers, to random conversations: with and without tools, with reasoning, null values, and texts of many scripts.
+``python -m tests.compat.sequences.chats [--num 400]`` applies five chat templates, and two by name in one model, to
+random conversations: with and without tools, with reasoning, null values, and texts of many scripts.
 Conversations that a template refuses must be refused by both. Exit code 1 if any differs; skipped where transformers
 cannot be had.
 """
@@ -13,12 +13,13 @@ import json
 import random
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.compat.peers.environments import python_of, run_in, title_of
 from tests.environments import CannotHaveError
-from tests.pipeline.chats_of_tests import TEMPLATES, WEATHER, conversation, write_model
+from tests.pipeline.chats_of_tests import CHATML, TEMPLATES, TOOLS, WEATHER, conversation, write_model
 
 from shoal.pipeline.stages.conversations.chat_tokens import ChatTokens, chat_tokens_with
 from shoal.pipeline.stages.running import FieldError
@@ -30,12 +31,17 @@ VARIABLES: dict[str, dict[str, Any]] = {
 }
 
 
+BY_NAME = {"default": CHATML, "tool_use": TOOLS}
+MODELS: dict[str, str | Mapping[str, str]] = {**TEMPLATES, "templates by name": BY_NAME}
+WITH_TOOLS = ("Llama 3", "tools", "templates by name")
+
+
 def asked_of(style: str, draw: random.Random) -> dict[str, Any]:
     """A conversation for a template, of which a few have roles in an order that a template may refuse."""
     messages = conversation(draw, style)
     if draw.random() < 0.1:
         draw.shuffle(messages)
-    tools = draw.choice((None, [], [WEATHER], [WEATHER, WEATHER])) if style in ("Llama 3", "tools") else None
+    tools = draw.choice((None, [], [WEATHER], [WEATHER, WEATHER])) if style in WITH_TOOLS else None
     return {"messages": messages, "tools": tools, "variables": VARIABLES.get(style, {})}
 
 
@@ -61,14 +67,14 @@ def main() -> int:
     draw, total, refused, learned, differing = random.Random(0), 0, 0, 0, []
     with tempfile.TemporaryDirectory() as directory:
         asked: list[dict[str, Any]] = []
-        for number, (style, template) in enumerate(TEMPLATES.items()):
+        for number, (style, template) in enumerate(MODELS.items()):
             folder = write_model(Path(directory, str(number)), template)
             conversations = [asked_of(style, draw) for _ in range(num_conversations)]
             asked.append({"folder": str(folder), "conversations": conversations})
         given, answered = Path(directory, "asked.json"), Path(directory, "answered.json")
         given.write_text(json.dumps(asked))
         run_in(python, Path(__file__).parent / "in_transformers.py", given, answered)
-        for style, each, answers in zip(TEMPLATES, asked, json.loads(answered.read_text()), strict=True):
+        for style, each, answers in zip(MODELS, asked, json.loads(answered.read_text()), strict=True):
             stage = chat_tokens_with(each["folder"], variables=VARIABLES.get(style))
             for wanted, theirs in zip(each["conversations"], answers, strict=True):
                 ours = applied(stage, wanted)
@@ -80,7 +86,7 @@ def main() -> int:
                 if ours != theirs:
                     differing.append(f"{style}: {wanted['messages']}: {ours}, and transformers has {theirs}")
     print(
-        f"{title_of('transformers')}: {total:,} conversations of {len(TEMPLATES)} templates, {learned:,} tokens to "
+        f"{title_of('transformers')}: {total:,} conversations of {len(MODELS)} models, {learned:,} tokens to "
         f"learn, {refused:,} conversations refused by both; {len(differing):,} differ"
     )
     for text in differing[:_MOST_SHOWN]:
