@@ -102,6 +102,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py
 	$(BIN)/python tests/compat/sequences/run.py
+	$(BIN)/python -m tests.compat.sequences.chats
 	$(BIN)/python -m tests.compat.orders.huggingface_streams --num $(STREAMS)
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; CHOSEN="-m 'integration and not drill'" for less

@@ -27,7 +27,13 @@ _NEEDED = {
     "ray": ["shoal/pack/ray/ray_data*.py"],
 }
 # Words in single examples that need a library.
-_NEEDED_FOR_WORDS = {"tokenize": "tokenizers", "to_hf": "datasets", "tfrecord": "google_crc32c"}
+_NEEDED_FOR_WORDS = {
+    "tokenize": "tokenizers",
+    "chat_tokens": "tokenizers",
+    "chats": "jinja2",
+    "to_hf": "datasets",
+    "tfrecord": "google_crc32c",
+}
 _TIMEOUT_SECONDS = 5.0
 
 collect_ignore_glob = [path for library, paths in _NEEDED.items() if not find_spec(library) for path in paths]

@@ -92,6 +92,7 @@ LIBRARIES = {
     "yaml": ("shoal.formats",),
     "zstandard": ("shoal.formats",),
     "tokenizers": ("shoal.pipeline.stages.tokenizing",),
+    "jinja2": ("shoal.pipeline.stages.conversations.jinja_templates",),
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),
     "ray": ("shoal.pack", "shoal.cli.options.engine_options"),

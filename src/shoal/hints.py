@@ -28,7 +28,7 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "remote": "obstore pycurl",
     "tables": "pyarrow",
     "formats": "zstandard brotli cramjam google-crc32c msgpack cbor2 msgspec xxhash pyyaml",
-    "tokens": "tokenizers",
+    "tokens": "tokenizers jinja2",
     "report": "matplotlib",
     "spark": "pyspark",
     "ray": "ray",

@@ -73,6 +73,6 @@ def test_another_file_on_another_machine_is_refused(tmp_path: Path) -> None:
     write_tokenizer(path, vocab_size=290)
     from shoal.pipeline.stages import tokenizing  # as in a process that has not read it yet
 
-    tokenizing._loaded.cache_clear()
+    tokenizing.loaded_tokenizer.cache_clear()
     with pytest.raises(UsageError, match="is not the tokenizer of the plan"):
         pickle.loads(shipped)({"text": "a"}, 0)

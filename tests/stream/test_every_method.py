@@ -108,6 +108,8 @@ VERBS: dict[str, list[Call]] = {
     "flat_map": [call(twice, most=2)],
     "decode": [call()],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
+    "chat_tokens": [call("tokenizer.json", template="{{ messages }}", train_on="all")],
+    "fill_in_middle": [call(prefix=1, middle=2, suffix=3, rate=0)],  # tokens name their documents
     "rename": [call(words="tokens"), call(other="text")],
     "columns": [call("tokens", "num_tokens")],
     "to_tuple": [call("tokens")],
@@ -138,6 +140,7 @@ ASKED: dict[str, list[Call]] = {
     "__getitem__": [call(3), call(-1)],
 }
 
+WITH_TOKENIZERS = ("tokenize", "chat_tokens")  # whose file is in a directory of the test
 SPECIAL = ("__getitem__", "__len__", "__repr__")
 PUBLIC = sorted({name for name in dir(MixedDataset) if not name.startswith("_")} | {*SPECIAL})
 METHODS = [name for name in PUBLIC if callable(getattr(MixedDataset, name))]
@@ -172,7 +175,7 @@ def built(home: Path, source: str, links: list[tuple[str, int]]) -> Dataset:
     ds = SOURCES[source](home)
     for name, which in links:
         values, named = VERBS[name][which]
-        if name == "tokenize":
+        if name in WITH_TOKENIZERS:
             values = (str(home / values[0]),)
         if name == "reweight" and not isinstance(ds, MixedDataset):
             continue
@@ -213,7 +216,7 @@ def asked(ds: Dataset, name: str) -> list[Any]:
     return [
         outcome(lambda values=values, named=named: getattr(ds, name)(*values, **named))  # type: ignore[misc]
         for values, named in calls
-        if name != "tokenize"
+        if name not in WITH_TOKENIZERS
     ]
 
 
@@ -271,7 +274,7 @@ def check_batch_ids(ds: Dataset, streamed: list[Any]) -> None:
         ids = outcome(lambda step=step: ds.batch_ids(step, rank=rank))  # type: ignore[misc]
         if ds.stream.spec.batching is None or not isinstance(batch, dict) or isinstance(ids, Exception):
             continue
-        if "tokens" not in batch or ds.stream.spec.has_filters or "tokenize" in repr(ds):
+        if "tokens" not in batch or ds.stream.spec.has_filters or "tokenize" in repr(ds) or "chat_tokens" in repr(ds):
             continue
         tokens = np.concatenate([np.atleast_1d(np.asarray(each)) for each in batch["tokens"]])
         segments = batch.get("segment_ids", batch.get("attention_mask"))
@@ -354,6 +357,12 @@ def test_a_summary_counts_documents_not_samples(home: Path) -> None:
     assert "50 documents of 2 mds shards, packed into sequences of 16 tokens" in repr(web.pack_sequences(16))
     assert "50 documents of 2 mds shards, batches by length" in repr(web.batch_by_length(4))
     assert "75 documents, " in repr(mixture(home).pack_sequences(16))
+
+
+def test_a_part_of_an_endless_mixture_has_a_number_of_samples(home: Path) -> None:
+    endless = mixture(home, ends="forever")
+    assert repr(endless).endswith("of web, code, endless>")
+    assert "of web, code, 25 samples" in repr(endless.take(25))
 
 
 def test_sources_with_other_fields_are_packed_since_sequences_have_tokens_alone(home: Path) -> None:

@@ -28,6 +28,8 @@ _INSTEAD = {
     "skip": "step over samples with itertools.islice(ds, n, None)",
     "select": "choose samples with filter(function)",
     "tokenize": "tokenize samples with map(function)",
+    "chat_tokens": "apply chat templates with map(function)",
+    "fill_in_middle": "rearrange tokens with map(function, seed=True)",
     "with_ids": "number samples where they are written, or in the source",
 }
 _REMAINDERS = ("keep", "drop")

@@ -102,7 +102,7 @@ class State:
             both = (self.tokenizers, tokenizers)
             saved, now = (tokenizers_text({name: side.get(name, ()) for name in changed}) for side in both)
             msg = f"the tokenizer{of} changed: the state was saved with the tokenizer {saved}; this stream has {now}"
-            hint = "resume with the tokenizer.json of the saved run, or with shards made by that tokenizer"
+            hint = "resume with the tokenizer.json (and chat template) of the saved run, or with shards made with them"
             raise StateError(msg, hint=hint)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:

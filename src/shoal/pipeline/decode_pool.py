@@ -22,6 +22,7 @@ from shoal.pipeline.batch_rows import BatchRows
 from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.conversations.chat_tokens import ChatTokens
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, each_stage
@@ -86,7 +87,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
         if any(map(_gains, stages)):
             return ThreadChoice(None, "one thread: a map() function decodes, or runs before decode()")
         return ThreadChoice(None, "one thread: no stage decodes images, audio or video, or tokenizes")
-    only_tokens = all(isinstance(part, Tokenize) for part in each_stage(stages[:num_gain]) if _gains(part))
+    only_tokens = all(part.tokenizes for part in each_stage(stages[:num_gain]) if _gains(part))
     local = os.environ.get("LOCAL_WORLD_SIZE", "")  # the ranks that torchrun started on this machine
     processors = max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
     is_free = only_tokens or decodes_without_lock()
@@ -110,12 +111,12 @@ def _counted(num_threads: int) -> str:
 
 def _gains(stage: Stage) -> bool:
     parts = each_stage([stage])
-    return any(isinstance(part, Tokenize) or (isinstance(part, Decode) and part.has_media) for part in parts)
+    return any(part.tokenizes or (isinstance(part, Decode) and part.has_media) for part in parts)
 
 
 def is_own(stage: Stage) -> bool:
     """Return True if no function of the user sees samples in this stage."""
-    own, parts = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing), each_stage([stage])
+    own, parts = (Tokenize, ChatTokens, SelectColumns, Rename, ToTuple, WithIds, FillMissing), each_stage([stage])
     return all(not part.has_functions if isinstance(part, Decode) else isinstance(part, own) for part in parts)
 
 

@@ -22,6 +22,7 @@ from shoal.pipeline.stages.map_and_filter import Filter, filters_in, seeded
 from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.pipeline.stages.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import GrowingRequest
+from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.order_request import OrderRequest, Request, Selection
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_epochs import Source
@@ -174,11 +175,16 @@ class DatasetSpec:
         if self.sampling is not None:
             parts.append(f"sampled ({self.repeats})")
         if self.request is not None:
-            parts += request.words(lambda: f"{self.num_samples:,} {noun}")
+            parts += request.words(
+                lambda: "endless" if self.num_samples > FOREVER // 2 else f"{self.num_samples:,} {noun}"
+            )
         parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
         parts += self.rows.words
         parts += [] if batching is None else [batching.words]
         return ", ".join(parts)
+
+    def _size(self, noun: str) -> str:
+        return "endless" if self.num_samples > FOREVER // 2 else f"{self.num_samples:,} {noun}"
 
     # ---- additions by methods of `Dataset`
 

@@ -63,6 +63,8 @@ OF_ORDERS = {
     "grain": Peer(("grain==0.2.18",)),
     "webdataset-torch": Peer(("webdataset==1.0.2",), torch=True),
 }
+# Peers whose tokens are compared.
+OF_TOKENS = {"transformers": Peer(("transformers==5.24.0", "jinja2==3.1.6"))}
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
 # load next to every torch.
 TORCHVISION = {
@@ -96,7 +98,7 @@ def title_of(name: str) -> str:
     >>> title_of("polars"), title_of("gnutar")
     ('polars 2.1.0', 'gnutar (as installed)')
     """
-    peer = (PEERS | OF_ORDERS)[name]
+    peer = (PEERS | OF_ORDERS | OF_TOKENS)[name]
     pinned = dict(wanted.split("==") for wanted in (*peer.alone, *peer.packages) if "==" in wanted)
     version = next((number for package, number in pinned.items() if name in package), None)
     if version is None and pinned:
@@ -106,7 +108,7 @@ def title_of(name: str) -> str:
 
 def python_of(name: str) -> Path:
     """The Python that has a peer; the one running where the peer is a program alone."""
-    peer = (PEERS | OF_ORDERS)[name]
+    peer = (PEERS | OF_ORDERS | OF_TOKENS)[name]
     if peer.program and shutil.which(peer.program) is None:
         msg = f"{peer.program} is not installed"
         raise CannotHaveError(msg)

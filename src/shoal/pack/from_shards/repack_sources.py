@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 import pickle
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.output.output_names import check_apart
 from shoal.pipeline.stages.stage import Stage
-from shoal.pipeline.stages.tokenizing import Tokenize
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides
 from shoal.stream.dataset import Dataset
@@ -98,11 +96,10 @@ def descriptions_of(stages: tuple[Stage, ...]) -> list[str]:
     """Return a text for each stage, with the source of its function, to detect changes."""
     texts = []
     for stage in stages:
-        identity = stage.identity if isinstance(stage, Tokenize) else re.sub(r" at 0x[0-9a-f]+", "", repr(stage))
         code = ""
         with suppress(TypeError, OSError):  # builtins and functions made at a prompt have no source
             code = inspect.getsource(getattr(stage, "function", None))  # type: ignore[arg-type]
-        texts.append(f"{identity} {code}".strip())
+        texts.append(f"{stage.identity} {code}".strip())
     return texts
 
 

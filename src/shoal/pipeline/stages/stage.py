@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -27,6 +28,12 @@ class Stage(ABC):
 
     refuses_missing = False
     """True if a source may not lack a field of another source."""
+
+    tokenizes = False
+    """True if this stage spends its time in a tokenizer, without the interpreter's lock."""
+
+    token_identities: tuple[str, ...] = ()
+    """Digests of what determines the tokens of this stage, such as a tokenizer, for states."""
 
     max_concurrency = 0
     """Most samples in this stage at a time; 0 if the stage gets one sample after another."""
@@ -81,6 +88,11 @@ class Stage(ABC):
     def filling(self, rows: NextRows) -> Stage:  # noqa: ARG002
         """Return this stage with ``rows``, the memory of the next samples' arrays."""
         return self
+
+    @property
+    def identity(self) -> object:
+        """The arguments that determine the result of this stage, apart from the code of functions."""
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(self))
 
     @property
     def on_batch_columns(self) -> Stage:

@@ -82,10 +82,17 @@ class Tokenize(Stage):
     is_dry: bool = False
     count: Callable[[int], None] | None = attribute(default=None, compare=False)
 
+    tokenizes = True
+
     @property
     def identity(self) -> tuple[str, str, str]:
         """The inputs that determine the tokens; the file's location is not one of them."""
         return self.digest, self.field, self.to
+
+    @property
+    def token_identities(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The identity of the tokenizer."""
+        return (self.source.identity,)
 
     @property
     def digest(self) -> str:
@@ -126,23 +133,15 @@ class Tokenize(Stage):
         if not isinstance(text, str):
             msg = f"{self!r} needs text in the field {self.field!r}, but got {type(text).__name__}"
             raise UsageError(msg, hint=_FIELD_HINT)
-        encoder = _loaded(self.source)
+        encoder = loaded_tokenizer(self.source)
         # A batch of one text: encode() keeps the interpreter's lock, and takes a third longer for unused offsets. In a
         # batch of many texts, with one thread each, every text takes as long as alone.
         try:
             tokens = [0] if self.is_dry else encoder.encode_batch_fast([text])[0].ids
         except TypeError:  # its message does not name the text
-            self._refuse_half_characters(text)
+            refuse_half_characters(self.field, text)
             raise
-        return np.array(tokens, dtype=np.uint16 if encoder.get_vocab_size() <= 1 << 16 else np.int32)
-
-    def _refuse_half_characters(self, text: str) -> None:
-        """Raise `FieldError` for half a surrogate pair, which JSON can hold and UTF-8 cannot."""
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            label = f"the field {self.field!r} ({len(text)} characters)"
-            raise FieldError(label, "remove the unpaired surrogate from the text") from error
+        return np.array(tokens, dtype=dtype_of_tokens(encoder))
 
 
 def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Tokenize:
@@ -151,9 +150,23 @@ def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") ->
     ``tokenizer`` is the path or URL of a ``tokenizer.json``, a `tokenizers.Tokenizer`, or a fast tokenizer of
     `transformers`. Raises `UsageError` if the file is missing or no tokenizer, or `tokenizers` is not installed.
     """
-    stage = Tokenize(_source(tokenizer), as_text("tokenize(field=)", field), as_text("tokenize(to=)", to))
-    _loaded(stage.source)
+    stage = Tokenize(tokenizer_source(tokenizer), as_text("tokenize(field=)", field), as_text("tokenize(to=)", to))
+    loaded_tokenizer(stage.source)
     return stage
+
+
+def dtype_of_tokens(encoder: Any) -> type[np.unsignedinteger[Any] | np.signedinteger[Any]]:
+    """Return the type for the tokens of an encoder."""
+    return np.uint16 if encoder.get_vocab_size() <= 1 << 16 else np.int32
+
+
+def refuse_half_characters(field: str, text: str) -> None:
+    """Raise `FieldError` for half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        label = f"the field {field!r} ({len(text)} characters)"
+        raise FieldError(label, "remove the unpaired surrogate from the text") from error
 
 
 def tokenizers_of(stages: tuple[Stage, ...], indexes: Mapping[str, Index | None]) -> dict[str, tuple[str, ...]]:
@@ -164,13 +177,14 @@ def tokenizers_of(stages: tuple[Stage, ...], indexes: Mapping[str, Index | None]
     tokenizers = {}
     for number, (name, index) in enumerate(indexes.items()):
         stored = [] if index is None else index.metadata.get(TOKENIZERS, ())
-        own = [stage for stage in stages_of(stages, number) if isinstance(stage, Tokenize)]
-        if identities := tuple(dict.fromkeys([*map(str, stored), *(stage.source.identity for stage in own)])):
+        own = [identity for stage in stages_of(stages, number) for identity in stage.token_identities]
+        if identities := tuple(dict.fromkeys([*map(str, stored), *own])):
             tokenizers[name] = identities
     return tokenizers
 
 
-def _source(tokenizer: Any) -> TokenizerSource:
+def tokenizer_source(tokenizer: Any, verb: str = "tokenize") -> TokenizerSource:
+    """Return the source of a tokenizer: a path, a URL or an object. ``verb`` is named in errors."""
     if isinstance(tokenizer, str | os.PathLike):
         path = local_path(os.fspath(tokenizer))
         data = _data(path)
@@ -178,7 +192,7 @@ def _source(tokenizer: Any) -> TokenizerSource:
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers wraps a Tokenizer
     to_text = getattr(fast, "to_str", None)
     if not callable(to_text):
-        msg = f"tokenize takes a tokenizer.json or a fast tokenizer; got {with_type(tokenizer)}"
+        msg = f"{verb} takes a tokenizer.json or a fast tokenizer; got {with_type(tokenizer)}"
         hint = (
             "tokenizers.Tokenizer, AutoTokenizer.from_pretrained(..., use_fast=True), or the path of a tokenizer.json"
         )
@@ -188,7 +202,8 @@ def _source(tokenizer: Any) -> TokenizerSource:
 
 
 @lru_cache(maxsize=4)
-def _loaded(source: TokenizerSource) -> Any:
+def loaded_tokenizer(source: TokenizerSource) -> Any:
+    """Return the tokenizer of the library, loaded once in a process; `UsageError` if the file changed or is none."""
     # The library gets one thread: shoal's threads and processes already use all processors, and its own pool does not
     # survive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

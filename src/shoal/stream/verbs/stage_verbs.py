@@ -16,19 +16,17 @@ from shoal.pipeline.stages.concurrent_functions import as_function
 from shoal.pipeline.stages.decode import FEATURES, Decode
 from shoal.pipeline.stages.flat_map import FlatMap
 from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
-from shoal.pipeline.stages.stage import Stage
-from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
 from shoal.stream.dataset_spec import DIVIDED, GROUPED
 from shoal.stream.refilling.filled_batches import FilledRows
 from shoal.stream.refilling.parts_of_samples import PartRows
-from shoal.stream.verbs.length_verbs import LengthVerbs
+from shoal.stream.verbs.token_verbs import TokenVerbs
 
 _MOST_PARTS = 1 << 20
 
 
-class StageVerbs(LengthVerbs):
+class StageVerbs(TokenVerbs):
     """Methods of `Dataset` that add a stage for samples; after `batch`, `map` adds a stage for batches."""
 
     def map(
@@ -180,37 +178,6 @@ class StageVerbs(LengthVerbs):
         stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size, crop=crop)
         return self._then(stage, "decode()")
 
-    def tokenize(self, tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Self:
-        """Replace a text by its tokens, and add the number of tokens as the field ``num_tokens``.
-
-        The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens
-        are added as the file says; truncation and padding of the file are not applied. The stage has no state. Loaders
-        run the stage ahead, in threads or in workers, as `decode`. `stats` counts the tokens as ``num_tokens``. To
-        tokenize only once, use ``shoal pack --tokenize``.
-
-        Parameters
-        ----------
-        tokenizer
-            The path or URL of a ``tokenizer.json``, a `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`.
-            Each process reads the file once, and refuses a file that has changed. TOKENIZERS_PARALLELISM is set to
-            false unless you set it: the library's threads neither help a loader nor outlive a fork.
-        field
-            The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls count as damage.
-        to
-            Field of the tokens.
-
-        Raises
-        ------
-        UsageError
-            The file does not exist or is not a tokenizer, `tokenizers` is not installed, or `batch` was called before.
-
-        Examples
-        --------
-        >>> ds.tokenize("tokenizer.json", field="txt")[125]
-        {'__key__': 'dog/005', 'cls': b'1', 'tokens': array([2, 9], dtype=uint16), 'num_tokens': 2}
-        """
-        return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
-
     def rename(self, **names: str) -> Self:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.
 
@@ -280,6 +247,3 @@ class StageVerbs(LengthVerbs):
             msg = f"{verb} processes batches one after another, but max_concurrency={max_concurrency!r} was given"
             raise UsageError(msg, hint="call it before batch(), with a function of samples")
         return as_function(verb, function, max_concurrency)
-
-    def _then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> Self:
-        return type(self)(self.stream.spec.then(stage, verb, takes_batches=takes_batches))
