@@ -341,9 +341,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
         msg = f"--state determines the order, but {options[0]} asks for another"
         raise UsageError(msg, hint="leave out one of them")
     if state is not None and state.deals:
-        packs = any(deal.packing is not None for deal in state.deals)
-        verb = "`pack_sequences(lengths=None)`" if packs else "`filter(refill=True)`"
-        msg = f"the state was saved with {verb}, but only reading shows the samples of such batches"
+        msg = f"the state was saved with `{state.deals[0].call}`, but only reading shows the samples of such batches"
         raise UsageError(msg, hint="with_ids() shows the ids in each batch; without --state, only positions are known")
     if state is None and arguments.from_state:
         msg = "--from-state counts from the position of a state, but --state is not given"

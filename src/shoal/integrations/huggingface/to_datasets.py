@@ -58,8 +58,10 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         msg = "Hugging Face datasets hold samples, but this dataset yields batches"
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
     if spec.batcher.counts_share:
-        msg = "filter(refill=True) fills batches, but Hugging Face datasets hold samples"
-        raise UsageError(msg, hint="leave out refill=True: batches are then cut after the filter")
+        msg = f"{spec.batcher.verb} fills batches, but Hugging Face datasets hold samples"
+        raise UsageError(
+            msg, hint="leave out refill=True, flat_map() or pack_sequences(): datasets has calls like these"
+        )
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
         raise UsageError(msg, hint="use columns() instead of to_tuple()")

@@ -128,7 +128,8 @@ class Sampler:
 
 
 def _refuse_sequences(dataset: Dataset, what: str) -> None:
-    """Raise `UsageError` if the dataset packs documents: the ids of a batch would be numbers of sequences."""
-    if verb := dataset.stream.spec.rows.verb:
-        msg = f"{what} yields ids of samples, but {verb} joins pieces of several samples"
-        raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")
+    """Raise `UsageError` if the rows of batches are not samples: they have no ids that a sampler could yield."""
+    rows = dataset.stream.spec.rows
+    if rows.verb or rows.divider:
+        does = f"{rows.verb} joins pieces of several samples" if rows.verb else f"{rows.divider} makes several of one"
+        raise UsageError(f"{what} yields ids of samples, but {does}", hint="shoal.torch.DataLoader(ds)")

@@ -75,6 +75,12 @@ class Deal:
         return self.packing is not None and MOST_PARTS in self.packing
 
     @property
+    def call(self) -> str:
+        """The call that makes ranks fill batches."""
+        packing_call = "flat_map()" if self.has_parts else "pack_sequences(lengths=None)"
+        return "filter(refill=True)" if self.packing is None else packing_call
+
+    @property
     def num_open_groups(self) -> int:
         """Number of ranks with an open group of documents."""
         return 0 if self.has_parts else sum(number > 0 for number in self.sequences)

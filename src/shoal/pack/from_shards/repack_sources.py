@@ -79,6 +79,7 @@ def refuse_to_repack(spec: DatasetSpec) -> None:
         "shuffle()": (spec.request is not None, "repack(mix=True) mixes the samples"),
         "batch()": (spec.batching is not None, "leave batch() out: shards hold samples"),
         "pack_sequences()": (bool(spec.rows.verb), "leave it out: sequences are packed when they are read"),
+        "flat_map()": (bool(spec.rows.divider), "pack() of a function that yields the parts"),
         "sample()": (spec.sampling is not None, "repack(oversample=) or repack(balance=) repeats samples"),
         "without()": (bool(spec.gaps), "select() chooses samples"),
         "filter()": (
