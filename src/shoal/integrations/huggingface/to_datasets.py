@@ -60,7 +60,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     if spec.batcher.counts_share:
         msg = f"{spec.batcher.verb} fills batches, but Hugging Face datasets hold samples"
         raise UsageError(
-            msg, hint="leave out refill=True, flat_map() or pack_sequences(): datasets has calls like these"
+            msg, hint="leave out refill=True, flat_map() or pack_sequences()"
         )
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
