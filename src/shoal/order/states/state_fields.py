@@ -83,12 +83,18 @@ PACKING = Fields(
     {
         "length": Field(_ORDINAL, "tokens of a sequence", is_optional=True),
         "strategy": Field(_TEXT, "strategy of `pack_sequences`", is_optional=True),
-        "size": Field(_COUNT_OR_NONE, "maximum number of documents in a batch by length", is_optional=True),
+        "by": Field(_TEXT, "column with the group of each sample, of batches by column", is_optional=True),
+        "size": Field(
+            _COUNT_OR_NONE, "maximum documents of a batch by length; samples or classes by column", is_optional=True
+        ),
+        "sizes": Field(_TEXT, "digest of the sizes of batches by group", is_optional=True),
+        "each": Field(_ORDINAL, "samples of each class in a batch", is_optional=True),
+        "look_ahead": Field(_ORDINAL, "samples that may wait for a batch", is_optional=True),
         "max_tokens": Field(_COUNT_OR_NONE, "maximum number of tokens in a batch by length", is_optional=True),
         "buckets": Field(ListOf(_ORDINAL), "lengths to pad documents to", is_optional=True),
-        "alike": Field(_COUNT, "consecutive batches with neighbouring lengths", is_optional=True),
-        "block": Field(_ORDINAL, "documents to pack together"),
-        "too_long": Field(_TEXT, "treatment of documents longer than the limit"),
+        "alike": Field(_COUNT, "consecutive batches of similar lengths, or of the same groups", is_optional=True),
+        "block": Field(_ORDINAL, "documents to pack together", is_optional=True),
+        "too_long": Field(_TEXT, "treatment of documents longer than the limit", is_optional=True),
         "separated": Field(OneOf((True,)), "lengths do not count the separators of documents", is_optional=True),
         "lengths": Field(_TEXT, "digest of the lengths of all documents", is_optional=True),
         "changes": Field(_SEQUENCE_CHANGES, "changes of weights at sequences; a digest if many", is_optional=True),

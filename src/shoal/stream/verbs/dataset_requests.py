@@ -99,7 +99,8 @@ class Batching:
     """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
 
     ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. If ranks fill their batches,
-    ``num_steps`` is the number of batches of a pass: 0 for "apart", None if not given. ``verb`` is the call.
+    ``num_steps`` is the number of batches of a pass: 0 for "apart", None if not given. ``verb`` is the call, and
+    ``kind`` describes batches without a common number of samples.
     """
 
     size: int
@@ -108,12 +109,12 @@ class Batching:
     balance: int = 0
     num_steps: int | None = None
     verb: str = "batch()"
+    kind: str = ""
 
     @property
     def words(self) -> str:
         """Description of the batches for the summary of a dataset."""
-        size = f"of {self.size:,}" if self.verb == "batch()" else "by length"
-        return f"{'global ' if self.is_global else ''}batches {size}"
+        return f"{'global ' if self.is_global else ''}batches {self.kind or f'of {self.size:,}'}"
 
     @property
     def steps(self) -> int | str | None:
