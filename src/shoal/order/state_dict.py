@@ -201,7 +201,7 @@ def _other_packing(saved: Any, ours: Any) -> StateError:
 
 
 def _verb_of(packing: Mapping[str, Any]) -> str:
-    if "by" in packing:
+    if "by" in packing or "limits" in packing:
         return "batch"
     return "batch_by_length" if "alike" in packing else "pack_sequences"
 

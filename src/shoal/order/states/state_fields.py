@@ -89,6 +89,8 @@ PACKING = Fields(
         ),
         "sizes": Field(_TEXT, "digest of the sizes of batches by group", is_optional=True),
         "each": Field(_ORDINAL, "samples of each class in a batch", is_optional=True),
+        "limits": Field(ByName(_NUMBER), "limits of costs in a batch, by column", is_optional=True),
+        "too_large": Field(_TEXT, "treatment of samples that cost more than a limit", is_optional=True),
         "look_ahead": Field(_ORDINAL, "samples that may wait for a batch", is_optional=True),
         "max_tokens": Field(_COUNT_OR_NONE, "maximum number of tokens in a batch by length", is_optional=True),
         "buckets": Field(ListOf(_ORDINAL), "lengths to pad documents to", is_optional=True),

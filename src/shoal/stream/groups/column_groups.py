@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.choosing.index_columns import key_column, words_of_column
+from shoal.stream.choosing.index_columns import column_names, key_column, words_of_column
 
 
 class ColumnGroups(NamedTuple):
@@ -42,7 +45,8 @@ def groups_of(parts: Sequence[ResolvedOrder], column: str) -> ColumnGroups:
     numbers: dict[Any, int] = {}
     groups, counts = list[NDArray[np.integer[Any]]](), np.zeros(0, dtype=np.int64)
     for part in parts:
-        values, own_groups = _own_groups(part.index, column)
+        with hint_at_columns(part.index, column, "by="):
+            values, own_groups = _own_groups(part.index, column)
         renumbered = np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int32)
         is_same = bool((renumbered == np.arange(len(values))).all())
         groups.append(own_groups if is_same else renumbered[own_groups])
@@ -59,3 +63,18 @@ def _own_groups(index: Index, column: str) -> tuple[Sequence[Any], NDArray[np.in
         return words, stored
     values, groups = np.unique(stored, return_inverse=True)
     return values.tolist(), groups.astype(np.int32)
+
+
+@contextlib.contextmanager
+def hint_at_columns(index: Index, column: str, argument: str) -> Iterator[None]:
+    """Name the argument in the error for a column that the index lacks."""
+    try:
+        yield
+    except UsageError as error:
+        if column in column_names(index):
+            raise
+        hint = did_you_mean(column, column_names(index))
+        hint += (
+            f"`shoal index --columns {column}`, or index_columns=[{column!r}] of shoal.open, reads it from the samples"
+        )
+        raise UsageError(f"batch({argument}{column!r}): {error.message}", hint=hint) from None

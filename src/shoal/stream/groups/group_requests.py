@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from shoal.arguments import as_choice, as_text
+from shoal.arguments import as_text
 from shoal.errors import UsageError
-from shoal.order.groups.group_batches import TOO_SMALL, GroupBatches
+from shoal.order.groups.group_batches import GroupBatches
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_within
 from shoal.pipeline.stages.stage import Stage
@@ -21,7 +21,7 @@ from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.groups.column_groups import ColumnGroups, groups_of
-from shoal.stream.groups.grouped_batches import GroupedBatches
+from shoal.stream.groups.grouped_batches import GroupedBatches, num_without_batch
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.rows import Rows
 
@@ -43,23 +43,12 @@ class GroupRequest(Rows):
     needs_index = True
 
     @classmethod
-    def of_arguments(
-        cls,
-        size: Any,
-        each: Any,
-        by: Any,
-        alike: Any,
-        look_ahead: Any,
-        too_small: Any,
-        remainder: str,
-    ) -> GroupRequest:
+    def of_arguments(cls, size: Any, by: Any, remainder: str, *, each: Any = None, **how: Any) -> GroupRequest:
         """Return the request for the arguments of `Dataset.batch`; `UsageError` for invalid arguments."""
         by = as_text("batch(by=)", by, hint="the name of a column of the index")
-        as_choice("batch(too_small=)", too_small, TOO_SMALL)
         if remainder == "pad":
             msg = 'batch(by=, remainder="pad"): the last batches of groups are short, and are not filled with repeats'
             raise UsageError(msg, hint='remainder="keep" yields short batches, remainder="drop" leaves them out')
-        how = {"alike": alike, "look_ahead": look_ahead, "too_small": too_small}
         how["keeps_short"] = remainder == "keep"
         if each is not None:
             if isinstance(size, Mapping):
@@ -67,6 +56,9 @@ class GroupRequest(Rows):
                 raise UsageError(msg, hint="batch(16, 4, by=...) is 16 classes with 4 samples each")
             classes = as_within("the number of classes of batch(classes, each, by=)", size, _LEAST_CLASSES, 1 << 24)
             return cls(GroupBatches(by, (each,), classes=classes, **how), None)
+        if size is None:
+            msg = f"batch(by={by!r}) takes the number of samples of a batch, for all groups or by value of the column"
+            raise UsageError(msg, hint=f"batch(64, by={by!r}) or batch({{value: size}}, by={by!r})")
         if not isinstance(size, Mapping):
             return cls(GroupBatches(by, (size,), **how), None)
         for value, number in size.items():
@@ -83,7 +75,7 @@ class GroupRequest(Rows):
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
         """Return the batcher of grouped samples."""
-        return GroupedBatches()
+        return GroupedBatches(num_without_batch)
 
     def resolved(
         self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps

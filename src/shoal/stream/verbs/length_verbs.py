@@ -12,8 +12,7 @@ from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments
 from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec
 from shoal.stream.dataset_stream import Stream
-from shoal.stream.groups.group_requests import GroupRequest
-from shoal.stream.groups.grouped_specs import grouped, refuse_with_column, refuse_without_column
+from shoal.stream.groups.batch_calls import batched
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 from shoal.stream.verbs.dataset_requests import Batching
 from shoal.stream.verbs.dataset_run import DatasetRun
@@ -31,9 +30,12 @@ class LengthVerbs(DatasetRun):
         each: int | None = None,
         *,
         by: str | None = None,
-        alike: int = 1,
-        look_ahead: int = 1 << 16,
-        too_small: str = "refuse",
+        alike: int | None = None,
+        look_ahead: int | None = None,
+        too_small: str | None = None,
+        limits: Mapping[str, float] | None = None,
+        too_large: str | None = None,
+        block: int | None = None,
         global_batch_size: int | None = None,
         remainder: str = "keep",
         balance: str | None = None,
@@ -46,38 +48,49 @@ class LengthVerbs(DatasetRun):
         samples become dicts and tuples of columns, as in torch's ``default_collate``.
 
         With ``by``, all samples of a batch have the same value in a column of the index, or the batch has ``size``
-        classes with ``each`` samples. The samples keep their order, and the next batch is the first that is complete. A
-        rank gets a whole batch at each step, and states and `num_samples` count batches.
+        classes with ``each`` samples. With ``limits``, a batch has as many samples as several costs allow. Then a rank
+        gets a whole batch at each step, and states and `num_samples` count batches, which are the same at any world
+        size. Samples that cannot be batched are left out, and counted as ``num_ungrouped_samples`` in `stats`.
 
         Parameters
         ----------
         size
             Samples of a batch on each rank; with ``by``, also sizes by value of the column. With ``each``, the number
-            of classes in a batch.
+            of classes in a batch. With ``limits``, the most samples of a batch (default: any number).
         each
-            Samples of each class in a batch; they follow each other. Samples that fill no batch are left out of the
-            epoch, and counted as ``num_ungrouped_samples`` in `stats`.
+            Samples of each class in a batch; they follow each other. Samples that fill no batch are left out.
         by
-            The column of the index with the group or class of each sample.
+            The column of the index with the group or class of each sample. Samples keep their order, and the next
+            batch is the first that is complete.
         alike
-            With ``by``, the number of consecutive batches of the same groups. Set the number of ranks: all ranks then
-            get the same group at a step, and read different chunks. ``alike`` is part of the order, and stays the same
-            if the number of ranks changes.
+            With ``by``, the number of consecutive batches of the same groups (default 1). Set the number of ranks: all
+            ranks then get the same group at a step, and read different chunks. ``alike`` is part of the order, and
+            stays the same if the number of ranks changes.
         look_ahead
-            With ``each``, the samples of frequent classes that may wait for other classes; of more samples, the oldest
-            are left out. Other samples wait, too: fewer than ``alike`` batches of each group.
+            With ``each``, the samples of frequent classes that may wait for other classes (default 65,536); of more
+            samples, the oldest are left out. Other samples wait, too: fewer than ``alike`` batches of each group.
         too_small
-            With ``by``, groups that never fill a batch are an error ("refuse"), or left out ("drop"). With
+            With ``by``, groups that never fill a batch are an error ("refuse", the default), or left out ("drop"). With
             ``remainder="keep"``, small groups make short batches.
+        limits
+            The most that the samples of a batch cost together, by column: ``{"num_tokens": 8192, "image_tiles": 32}``.
+            Samples are batched by first-fit decreasing.
+        too_large
+            With ``limits``, a sample that costs more than a limit is an error ("refuse", the default), or left out
+            ("drop").
+        block
+            With ``limits``, samples to batch together: the samples of a canonical node in this many positions of the
+            order (default 65,536).
         remainder
             The last, incomplete global batch: "keep" it (divided evenly; a rank without a sample gets a repeat),
             "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``. With ``by``, the last
             samples of each group make a short batch at the end of the epoch ("keep"), or are left out ("drop").
         balance
-            With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
-            lengths of documents sum up to about the same on each rank. Global batches stay the same.
+            A column of the index with the cost of each sample: ranks share the samples of a global batch so that the
+            costs sum up to about the same on each rank. With "attention", ranks share sequences (`pack_sequences`) by
+            the squared lengths of documents. Global batches, and the number of samples of each rank, stay the same.
         neighbours
-            Number of consecutive ranks that exchange sequences for ``balance``. Each of these ranks reads the data of
+            Number of consecutive ranks that exchange samples for ``balance``. Each of these ranks reads the data of
             all: give the number of ranks on a machine, which read the data once with a shared cache.
         steps
             Number of batches in a pass, if ranks fill their batches (``filter(refill=True)``,
@@ -97,14 +110,11 @@ class LengthVerbs(DatasetRun):
         >>> next(iter(ds.decode().shuffle(seed=0).batch(3, 2, by="cls")))["cls"]
         array([0, 0, 2, 2, 1, 1])
         """
-        spec = self.stream.spec
-        if by is None:
-            refuse_without_column(size, each)
-            batching = Batching.of_arguments(size, global_batch_size, remainder, balance, neighbours, steps)
-            return type(self)(spec.in_batches(batching))
-        refuse_with_column(global_batch_size=global_batch_size, balance=balance, steps=steps)
-        request = GroupRequest.of_arguments(size, each, by, alike, look_ahead, too_small, remainder)
-        return type(self)(grouped(spec, request, remainder))
+        grouping = {"each": each, "alike": alike, "look_ahead": look_ahead, "too_small": too_small}
+        grouping |= {"too_large": too_large, "block": block}
+        cutting = {"size": size, "global_batch_size": global_batch_size, "remainder": remainder, "balance": balance}
+        cutting |= {"neighbours": neighbours, "steps": steps}
+        return type(self)(batched(self.stream.spec, by, limits, grouping=grouping, cutting=cutting))
 
     def pack_sequences(
         self,
