@@ -223,8 +223,9 @@ class GroupedOrder:
 
     def _dealt(self, sets: NDArray[np.int64], samples: Waiting) -> NDArray[np.int64]:
         """Return the rows of each set, sorted by canonical node and by the lane of the chunk."""
-        bits = max(1, int(sets[-1]).bit_length()) if len(sets) else 1
-        return dealing_order(self.documents, sets, bits, samples.positions, samples.chunks)
+        rows = np.argsort(samples.positions, kind="stable")
+        columns = (sets[rows], max(1, int(sets.max(initial=0)).bit_length()), samples.positions[rows])
+        return rows[dealing_order(self.documents, *columns, samples.chunks[rows])]
 
     def _last(self, waiting: Waiting) -> _Batches:
         """Make the batches of the samples that wait at the end of the epoch."""

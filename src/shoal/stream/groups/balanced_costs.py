@@ -54,9 +54,11 @@ class WeighedRows(Rows):
 
 def balanced_by_column(spec: DatasetSpec, balance: Any) -> DatasetSpec:
     """Return a dataset whose batches may be balanced by a column; unchanged without a column."""
-    if balance is None or balance == ATTENTION:
+    if balance is None:
         return spec
     column = as_text("batch(balance=)", balance, hint="the name of a column of the index")
+    if column == ATTENTION:
+        return spec
     if type(spec.rows) is not Rows:
         made_by = spec.rows.verb or "filter(refill=True)"
         msg = f"batch(balance={column!r}) weighs samples by a column, but was called after {made_by}"

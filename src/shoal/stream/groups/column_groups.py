@@ -16,6 +16,10 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.choosing.index_columns import column_names, key_column, words_of_column
 
 
+_DERIVED = ("shard", "bytes", "sample_bytes")
+"""Columns that an index has without being asked."""
+
+
 class ColumnGroups(NamedTuple):
     """Groups by column: the value of each group, the group of each sample by id, and the samples of each group.
 
@@ -71,7 +75,7 @@ def hint_at_columns(index: Index, column: str, argument: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if column in column_names(index):
+        if column in (*column_names(index), *_DERIVED):
             raise
         hint = did_you_mean(column, column_names(index))
         hint += (
