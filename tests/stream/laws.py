@@ -245,6 +245,7 @@ def _by_length(source: Dataset, order: Order) -> Dataset:
 _TOKENS: dict[str, Any] = {"items": tokens_in, "formats": WITH_LENGTHS}
 _AS_THEY_COME: dict[str, Any] = {"items": tokens_in, "fills": True, "comes_again": GROUP}
 
+
 def _by_shard(source: Dataset, order: Order, size: Any = 5, **how: Any) -> Dataset:
     return _plain(source, order).batch(size, by="shard", **how)
 

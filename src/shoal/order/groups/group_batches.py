@@ -60,11 +60,6 @@ class GroupBatches:
         object.__setattr__(self, "sizes", sizes)
         as_choice("batch(too_small=)", self.too_small, TOO_SMALL)
 
-    @property
-    def block(self) -> int:
-        """Least number of positions that are grouped at a time."""
-        return 1 << 16
-
     def sizes_of(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of each of these groups in a batch, same shape.
 

@@ -28,6 +28,7 @@ from shoal.order.seeds import key
 from shoal.order.sequences.packed_order import Pieces
 
 _KEPT_BLOCKS = 4
+_LEAST_BLOCK = 1 << 16  # positions that are grouped at a time; at least as many as wait, for O(log n) copies of each
 
 
 class _Block(NamedTuple):
@@ -78,7 +79,7 @@ class GroupedOrder:
         blocks, grouping = list[_Block](), self.grouping
         waiting, start, num_batches, num_samples = Waiting(), 0, 0, 0
         while start < self.documents.num_samples:
-            stop = min(start + max(grouping.block, len(waiting.groups)), self.documents.num_samples)
+            stop = min(start + max(_LEAST_BLOCK, len(waiting.groups)), self.documents.num_samples)
             blocks.append(_Block(start, stop, waiting, num_batches))
             sets, waiting = complete_sets(self._with(waiting, start, stop), grouping)
             if grouping.classes > 1:

@@ -15,7 +15,6 @@ from shoal.index.table import Index
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.choosing.index_columns import column_names, key_column, words_of_column
 
-
 _DERIVED = ("shard", "bytes", "sample_bytes")
 """Columns that an index has without being asked."""
 
