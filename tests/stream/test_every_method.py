@@ -238,8 +238,9 @@ def check_facts(ds: Dataset, found: dict[str, Any]) -> None:
     text, num_samples = found["__repr__"][0], found["num_samples"][0]
     assert isinstance(text, str), text
     if packed is not None:
-        assert "documents" in text or "endless" in text, text
-        assert "samples of" not in text, text
+        noun = ds.stream.spec.rows.noun
+        assert noun in text or "endless" in text, text
+        assert noun == "samples" or "samples of" not in text, text
     if isinstance(num_samples, int) and num_samples < 10**6:
         assert packed is not None or f"{num_samples:,} samples" in text, text
     if isinstance(ds, MixedDataset):

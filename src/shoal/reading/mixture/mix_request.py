@@ -95,7 +95,11 @@ class MixRequest:
 
     def words(self, num_samples: Callable[[], str]) -> list[str]:
         """Return the sources, the number of samples and the order in words."""
-        length = "endless" if self.epoch_samples > FOREVER // 2 else num_samples()
+        length = num_samples()
+        if self.epoch_samples > FOREVER // 2 and length.startswith(
+            f"{self.epoch_samples:,} "
+        ):  # not if some are chosen
+            length = "endless"
         words = [f"mix(seed={self.seed}) of {', '.join(self.names)}, {length}"]
         if self.order_request is not None:
             order = self.order_request.order
