@@ -74,7 +74,7 @@ class LengthVerbs(DatasetRun):
             ``remainder="keep"``, small groups make short batches.
         limits
             The most that the samples of a batch cost together, by column: ``{"num_tokens": 8192, "image_tiles": 32}``.
-            Samples are batched by first-fit decreasing.
+            Each sample goes into the first batch with enough room.
         too_large
             With ``limits``, a sample that costs more than a limit is an error ("refuse", the default), or left out
             ("drop").
