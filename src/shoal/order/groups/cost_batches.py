@@ -1,8 +1,8 @@
 """Batches within the limits of several costs, such as text tokens and image tiles.
 
-The samples of a block are placed in their order, each into the first batch with room for all of its costs: first fit for
-vectors. From the costliest to the cheapest (first-fit decreasing) is worse for two costs: samples of much text would
-share batches that have room for many tiles left, and those of little text would need more batches.
+The samples of a block are placed in their order, each into the first batch with room for all of its costs: first fit
+for vectors. From the costliest to the cheapest (first-fit decreasing) is worse for two costs: samples with much text
+share batches that have room for many tiles left, and samples with little text then need more batches.
 
 References
 ----------
