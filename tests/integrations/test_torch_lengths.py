@@ -1,4 +1,4 @@
-"""Runs over batches by length and packed sequences, killed by SIGKILL and resumed at other world sizes."""
+"""Runs over batches by length or by column, and packed sequences, killed by SIGKILL and resumed at other sizes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ TWO_KILLS = [(2, 1, 7), (3, 0, 6), (1, 2, 0)]
     [
         pytest.param("best_fit", ONE_KILL, "fork", id="best_fit, one kill"),
         pytest.param("best_fit", TWO_KILLS, None, id="best_fit, two kills", marks=pytest.mark.drill),
+        pytest.param("by column", ONE_KILL, "fork", id="by column, one kill"),
+        pytest.param("by column", TWO_KILLS, None, id="by column, two kills", marks=pytest.mark.drill),
+        pytest.param("within limits", ONE_KILL, "fork", id="within limits, one kill", marks=pytest.mark.drill),
         pytest.param("by length", TWO_KILLS, None, id="by length, two kills", marks=pytest.mark.integration),
     ],
 )

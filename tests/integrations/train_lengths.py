@@ -1,4 +1,4 @@
-"""A rank of a toy run over batches by length, or packed sequences, which saves its place and is killed."""
+"""A rank of a toy run over batches by length or by column, or packed sequences, which saves its place and is killed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +24,34 @@ def write(out: Path) -> None:
     sizes = np.random.default_rng(0).lognormal(2.5, 0.8, NUM_DOCUMENTS).clip(1, 79).astype(int)
     ends = np.cumsum(sizes)
     samples = (
-        {"tokens": list(range(end - size, end)), "num_tokens": size}
+        {"tokens": list(range(end - size, end)), "num_tokens": size, "kind": size % 4}
         for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)
     )
-    shoal.pack.pack(samples, out / "data", format="jsonl", shard_bytes="8KiB", extent_bytes=512, columns=["num_tokens"])
+    shoal.pack.pack(
+        samples, out / "data", format="jsonl", shard_bytes="8KiB", extent_bytes=512, columns=["num_tokens", "kind"]
+    )
 
 
 def dataset(out: Path, how: str) -> shoal.Dataset:
     ds = shoal.open(out / "data").shuffle(seed=11, window=20_000, num_canonical_nodes=2)
     if how == "by length":
         return ds.batch_by_length(max_tokens=160, block=128, alike=6)
+    if how == "by column":
+        return ds.batch(8, by="kind", alike=3)
+    if how == "within limits":
+        return ds.batch(limits={"num_tokens": 160, "kind": 9}, block=128)
     return ds.pack_sequences(64, strategy=how, block=128).batch(global_batch_size=6, balance="attention")
+
+
+def tokens_in(batch: dict[str, Any]) -> list[int]:
+    """The tokens of a batch that are neither padding nor repeats."""
+    repeated = batch.get("__pad__", np.zeros(len(batch["tokens"]), dtype=bool))
+    if isinstance(batch["tokens"], list):
+        kept = (document for document, again in zip(batch["tokens"], repeated, strict=True) if not again)
+        return [int(token) for document in kept for token in document]
+    mask = batch["attention_mask"] if "attention_mask" in batch else batch["segment_ids"] > 0
+    tokens: list[int] = batch["tokens"][mask & ~repeated[:, None]].tolist()
+    return tokens
 
 
 def run(
@@ -47,10 +65,7 @@ def run(
         loader.load_state_dict(json.loads((out / f"saved-{number - 1}-0.json").read_text())["state"])
     tokens: list[int] = []
     for step, batch in enumerate(loader, 1):
-        mask = batch["attention_mask"] if how == "by length" else batch["segment_ids"] > 0
-        if "__pad__" in batch:
-            mask &= ~batch["__pad__"][:, None]
-        tokens += batch["tokens"][mask].tolist()
+        tokens += tokens_in(batch)
         if not steps or step <= steps - SAVED_AT:
             saved = {"state": loader.state_dict(), "certificate": loader.certificate(), "tokens": tokens}
             (out / f"saved-{number}-{rank}.json").write_text(json.dumps(saved))

@@ -298,6 +298,35 @@ _AS_THEY_COME: dict[str, Any] = {"items": tokens_in, "fills": True, "comes_again
 
 _DIVIDED: dict[str, Any] = {"items": parts_in, "fills": True}
 
+
+def _by_shard(source: Dataset, order: Order, size: Any = 5, **how: Any) -> Dataset:
+    return _plain(source, order).batch(size, by="shard", **how)
+
+
+def _shards_and_samples(source: Dataset, order: Order) -> Dataset:
+    return _plain(source.skip(1), order).batch(2, 3, by="shard", too_small="drop", look_ahead=40)
+
+
+def _of_sampled(source: Dataset, order: Order) -> Dataset:
+    copies = source.select(np.arange(NUM_SAMPLES) % 3 != 1).sample(num_samples=110)
+    return shuffled(copies, order).with_ids().batch(4, by="shard", alike=2)
+
+
+def _within_limits(source: Dataset, order: Order) -> Dataset:
+    return _plain(source, order).batch(6, limits={"num_tokens": 150.5}, block=32)
+
+
+def _mixture_by_shard(source: Dataset, order: Order) -> Dataset:
+    return _mixed(source, order).batch(4, by="shard", alike=3)
+
+
+def _ids_of_group(batch: dict[str, Any]) -> list[int]:
+    """The ids in a batch that the index determines: a position of its order has several."""
+    return ids_in(batch)
+
+
+_BY_COLUMN: dict[str, Any] = {"ids": _by_order, "items": _ids_of_group, "batching": None}
+
 KINDS: dict[str, Kind] = {
     "plain": Kind(_plain),
     "chosen": Kind(_chosen, _by_order),
@@ -324,6 +353,13 @@ KINDS: dict[str, Kind] = {
     "packed and balanced": Kind(_packed, batching={"balance": "attention", "neighbours": 3}, **_TOKENS),
     "packed with labels": Kind(_labelled, **_TOKENS),
     "by length": Kind(_by_length, batching=None, **_TOKENS),
+    "by column": Kind(_by_shard, **_BY_COLUMN),
+    "by column, alike": Kind(lambda s, o: _by_shard(s, o, alike=4), **_BY_COLUMN),
+    "by column, of copies": Kind(_of_sampled, **_BY_COLUMN),
+    "by column, mixed": Kind(_mixture_by_shard, orders=("full", "window", "nodes", "block"), **_BY_COLUMN),
+    "classes and samples": Kind(_shards_and_samples, **_BY_COLUMN),
+    "within limits": Kind(_within_limits, **_BY_COLUMN, formats=WITH_LENGTHS),
+    "balanced by column": Kind(_plain, batching={"balance": "num_tokens", "neighbours": 3}, formats=WITH_LENGTHS),
     "packed as they come": Kind(lambda s, o: _packed(s, o, lengths=None, block=GROUP), **_AS_THEY_COME),
     "labels as they come": Kind(lambda s, o: _labelled(s, o, lengths=None, block=GROUP), **_AS_THEY_COME),
     "laid as they come": Kind(lambda s, o: _packed(s, o, "concat", lengths=None, block=GROUP), **_AS_THEY_COME),

@@ -115,7 +115,15 @@ VERBS: dict[str, list[Call]] = {
     "to_tuple": [call("tokens")],
     "with_ids": [call()],
     "format": [call("numpy"), call("arrow"), call("torch"), call("python")],
-    "batch": [call(4), call(global_batch_size=6, remainder="pad"), call(3, remainder="drop")],
+    "batch": [
+        call(4),
+        call(global_batch_size=6, remainder="pad"),
+        call(3, remainder="drop"),
+        call(4, by="label", alike=2),
+        call(2, 3, by="label", too_small="drop"),
+        call(limits={"num_tokens": 90}, too_large="drop", block=16),
+        call(4, balance="num_tokens", neighbours=2),
+    ],
     "reading": [call(on_error="skip"), call(memory_limit="1MiB")],
     "pack_sequences": [call(16), call(16, lengths=None, block=8), call(20, strategy="best_fit", block=16)],
     "batch_by_length": [call(4), call(max_tokens=64)],
@@ -238,8 +246,9 @@ def check_facts(ds: Dataset, found: dict[str, Any]) -> None:
     text, num_samples = found["__repr__"][0], found["num_samples"][0]
     assert isinstance(text, str), text
     if packed is not None:
-        assert "documents" in text or "endless" in text, text
-        assert "samples of" not in text, text
+        noun = ds.stream.spec.rows.noun
+        assert noun in text or "endless" in text, text
+        assert noun == "samples" or "samples of" not in text, text
     if isinstance(num_samples, int) and num_samples < 10**6:
         assert packed is not None or f"{num_samples:,} samples" in text, text
     if isinstance(ds, MixedDataset):

@@ -235,6 +235,21 @@ if ds.state_dict()["epoch"] == 0:
 """
 
 
+def test_sequences_that_are_dropped_do_not_come_after_a_stop(documents: Dataset) -> None:
+    for size in range(2, 9):  # some sizes leave more of the last group to drop than a batch
+        dataset = documents.shuffle(seed=1, window="8KiB", chunk="1KiB").pack_sequences(LENGTH, lengths=None, block=100)
+        dataset = dataset.batch(size, steps="apart", remainder="drop")
+        num_batches = sum(1 for _ in dataset)
+        dataset.set_epoch(0)
+        first = dataset.partition()
+        batches = iter(first)
+        for _ in range(num_batches):
+            next(batches)
+        resumed = dataset.partition()
+        resumed.load_state_dict(first.state_dict())
+        assert resumed.epoch > 0 or [*resumed] == []
+
+
 @pytest.mark.parametrize("kills", [(5,), pytest.param((2, 5, 3), marks=pytest.mark.drill)])
 def test_a_killed_process_goes_on_with_the_next_sequence(
     documents: Dataset, directory: Path, tmp_path: Path, kills: tuple[int, ...]

@@ -183,7 +183,7 @@ def _deals(fields: Mapping[str, Any]) -> tuple[Deal, ...]:
 def _other_packing(saved: Any, ours: Any) -> StateError:
     """Return the error for another grouping of documents; None stands for no grouping."""
     sides = [side if isinstance(side, Mapping) else None for side in (saved, ours)]
-    verbs = [None if side is None else "batch_by_length" if "alike" in side else "pack_sequences" for side in sides]
+    verbs = [None if side is None else _verb_of(side) for side in sides]
     names: list[str] = []
     if verbs[0] == verbs[1] and sides[0] is not None and sides[1] is not None:
         names = [name for name in {**sides[0], **sides[1]} if sides[0].get(name) != sides[1].get(name)]
@@ -198,6 +198,12 @@ def _other_packing(saved: Any, ours: Any) -> StateError:
     msg = f"the state was saved with {calls[0]}; this stream has {calls[1]}"
     hint = f"give {verbs[0]}() the arguments of the saved run" if verbs[0] else f"leave {verbs[1]}() out, or start over"
     return StateError(msg, hint=hint)
+
+
+def _verb_of(packing: Mapping[str, Any]) -> str:
+    if "by" in packing or "limits" in packing:
+        return "batch"
+    return "batch_by_length" if "alike" in packing else "pack_sequences"
 
 
 PACKED, LENGTHS, CHANGES = "packed", "lengths", "changes"

@@ -24,6 +24,7 @@ from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State, Tokenizers
 from shoal.order.states.deals import Deal, RankPlace, settled, taken_by
+from shoal.order.weighed_order import WeighedOrder
 from shoal.plugins.displays import as_html
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
@@ -93,6 +94,8 @@ class ResolvedEpochs(ABC, Generic[PartT]):
     gaps: Gaps
     deals: tuple[Deal, ...]
     _lefts: dict[int, Runs | None]
+    weights: NDArray[np.integer[Any]] | None = None
+    """The weight of each sample by id, for ranks that share global batches by weight."""
 
     @property
     @abstractmethod
@@ -266,6 +269,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
     def epoch(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch without its gaps, renumbered from 0; see `untouched`."""
         left, order = self.left(epoch), self.untouched(epoch)
+        order = order if self.weights is None else WeighedOrder(order, self.weights)
         return order if left is None else WithoutGaps(order, left)
 
     def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002

@@ -52,6 +52,7 @@ class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     deals: tuple[Deal, ...] = ()
     spills: bool = False
     sampling: Sampling | None = None
+    weights: NDArray[np.integer[Any]] | None = None
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _turns: dict[int, Turns] = field(default_factory=dict, init=False, repr=False, compare=False)

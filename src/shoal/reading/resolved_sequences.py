@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import NO_GAPS, Gaps
-from shoal.order.sequences.groupings import Grouping
-from shoal.order.sequences.packed_order import PackedOrder
+from shoal.order.sequences.groupings import RowArguments
+from shoal.order.sequences.packed_order import OrderOfPieces
 from shoal.order.state_dict import CHANGES, LENGTHS, PACKED, State
 from shoal.order.states.deals import Deal
 from shoal.reading.mixture.mix_request import MixRequest
@@ -28,20 +28,28 @@ from shoal.reading.resolved_epochs import BatchSegments, ResolvedEpochs
 from shoal.reading.resolved_order import ResolvedOrder, keep_newest
 
 
+class OrdersOfPieces(Protocol):
+    """The orders of sequences, or of batches, of every epoch."""
+
+    def order(self, epoch: int) -> OrderOfPieces:
+        """Return the order of an epoch."""
+
+
 @dataclass(frozen=True)
 class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
     """Documents in their resolved order, packed into sequences or batches, which are the samples of these epochs.
 
-    ``lengths`` has the tokens of each document by id, separators included. ``gaps`` and ``deals`` are as in
-    `ResolvedOrder`, but count sequences.
+    ``lengths`` has the tokens of each document by id, separators included; for batches by column, the number of its
+    group. ``gaps`` and ``deals`` are as in `ResolvedOrder`, but count sequences. ``orders`` makes the orders of epochs.
     """
 
     documents: ResolvedOrder | ResolvedMixture
-    packing: Grouping
+    packing: RowArguments
     lengths: NDArray[np.integer[Any]]
     gaps: Gaps = NO_GAPS
     deals: tuple[Deal, ...] = ()
-    _epochs: dict[int, PackedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+    orders: Callable[..., OrdersOfPieces] = SequenceEpochs
+    _epochs: dict[int, OrderOfPieces] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -90,15 +98,15 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         """The datasets that are read."""
         return self.documents.parts
 
-    def untouched(self, epoch: int) -> PackedOrder:
+    def untouched(self, epoch: int) -> OrderOfPieces:
         """Return the order of the sequences of one epoch; two are cached. O(documents) at first."""
         order = self._epochs.get(epoch)
         if order is None:
             order = self._orders.order(epoch)
             if not order.num_samples and (num_documents := self.documents.num_positions(epoch)):
-                msg = f"{self.packing.verb}() makes no sequence of {num_documents:,} documents: "
-                msg += "the documents have no tokens, or too many"
-                raise UsageError(msg, hint='ds.index_column("num_tokens") has their lengths')
+                reason, hint = self.packing.none_made
+                msg = f"{self.packing.verb}() makes no sequence of {num_documents:,} documents: {reason}"
+                raise UsageError(msg, hint=hint)
             keep_newest(self._epochs, epoch, order)
         return order
 
@@ -108,8 +116,8 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         return self.documents.later_changes
 
     @cached_property
-    def _orders(self) -> SequenceEpochs:
-        return SequenceEpochs(self.documents, self.lengths, self.packing, self.changes)
+    def _orders(self) -> OrdersOfPieces:
+        return self.orders(self.documents, self.lengths, self.packing, self.changes)
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from shoal.stats.run_events import IGNORED, RunEvents
 _NO_COUNTS = ("of_workers", "throughput", "pins", "unfinished_lists", "events", "wait_began")
 _RESULTS = (
     "num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled", "num_tokens", "num_padding_tokens",
-    "num_cut_documents", "num_dropped_documents", "num_skipped",
+    "num_cut_documents", "num_dropped_documents", "num_ungrouped_samples", "num_skipped",
 )  # fmt: skip
 _MEASURED = attrgetter("num_delivered", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
@@ -86,6 +86,7 @@ class Counters:
     num_padding_tokens: int = 0
     num_cut_documents: int = 0
     num_dropped_documents: int = 0
+    num_ungrouped_samples: int = 0
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)
     num_reads: int = 0

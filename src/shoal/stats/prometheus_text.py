@@ -33,6 +33,7 @@ _HELP = {
     "num_padding_tokens": "Tokens of sequences that no document filled.",
     "num_cut_documents": "Documents that begin in a sequence and do not end there.",
     "num_dropped_documents": "Documents left out because they are longer than a sequence.",
+    "num_ungrouped_samples": "Samples of finished epochs in no batch by column, over all ranks.",
     "num_skipped": "Damaged samples that were left out.",
     "num_reads": "Reads that the order needed.",
     "num_rereads": "Reads of chunks that had been evicted.",

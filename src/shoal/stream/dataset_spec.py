@@ -253,7 +253,9 @@ class DatasetSpec:
         batched = replace(self, batching=batching)
         if batching.balance and not batched.batcher.weighs:
             msg = 'batch(balance="attention") weighs sequences by lengths in the index, but there are none'
-            raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
+            raise UsageError(
+                msg, hint="call pack_sequences(lengths=...) before, or name a column: balance='num_tokens'"
+            )
         if batching.num_steps is not None and not batched.batcher.counts_share:
             msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; ranks of this dataset do not"
             raise UsageError(msg, hint="leave out steps=: all ranks yield the same number of batches")

@@ -59,9 +59,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
     if spec.batcher.counts_share:
         msg = f"{spec.batcher.verb} fills batches, but Hugging Face datasets hold samples"
-        raise UsageError(
-            msg, hint="leave out refill=True, flat_map() or pack_sequences()"
-        )
+        raise UsageError(msg, hint="leave out refill=True, flat_map() or pack_sequences()")
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
         raise UsageError(msg, hint="use columns() instead of to_tuple()")

@@ -25,23 +25,35 @@ TOO_LONG = ("cut", "drop", "refuse")
 """Treatments of a document with more tokens than a sequence."""
 
 
+_NO_TOKENS = ("the documents have no tokens, or too many", 'ds.index_column("num_tokens") has their lengths')
 _MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
 
 
-class Grouping(Protocol):
-    """A grouping of a block's documents into sequences or batches, from their lengths."""
+class RowArguments(Protocol):
+    """Arguments that determine which samples share a row: a sequence, or a batch."""
 
     @property
     def verb(self) -> str:
         """Method of `Dataset` with these arguments."""
 
     @property
-    def block(self) -> int:
-        """Positions of documents that are grouped together, separately for each canonical node."""
+    def alike(self) -> int:
+        """Number of consecutive batches that keep the order of `packed`; 0 for sequences, in a random order."""
 
     @property
-    def alike(self) -> int:
-        """Number of consecutive sequences that keep the order of `packed`; 0 for a random order."""
+    def none_made(self) -> tuple[str, str]:
+        """Reason why an epoch may have no row, and the remedy."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, for a state."""
+
+
+class Grouping(RowArguments, Protocol):
+    """A grouping of a block's documents into sequences or batches, from their lengths."""
+
+    @property
+    def block(self) -> int:
+        """Positions of documents that are grouped together, separately for each canonical node."""
 
     @property
     def longest(self) -> int | None:
@@ -54,9 +66,6 @@ class Grouping(Protocol):
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
         """Group documents of these lengths."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types, for a state."""
-
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -67,6 +76,7 @@ class Packing:
     """
 
     verb: ClassVar[str] = "pack_sequences"
+    none_made: ClassVar[tuple[str, str]] = _NO_TOKENS
     alike: ClassVar[int] = 0
 
     length: int
@@ -116,6 +126,7 @@ class LengthBatches:
     """
 
     verb: ClassVar[str] = "batch_by_length"
+    none_made: ClassVar[tuple[str, str]] = _NO_TOKENS
 
     size: int | None = None
     max_tokens: int | None = None

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,19 @@ class _Block(NamedTuple):
     weights: NDArray[np.int64]
     pieces: Pieces
     rows: NDArray[np.int64]
+
+
+class OrderOfPieces(BoundOrder, Protocol):
+    """An order with positions that hold several samples each: sequences of documents, or batches."""
+
+    def pieces(self, ids: NDArray[np.int64]) -> Pieces:
+        """Return the pieces of documents in these sequences."""
+
+    def documents_before(self, number: int) -> int:
+        """Return the number of documents that determine the first ``number`` sequences, counted by position."""
+
+    def sequences_with(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ascending numbers of the sequences with a piece of a document at one of these positions."""
 
 
 class PackedOrder:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
 from shoal.index.joined_index import JoinedIndex
@@ -45,6 +46,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
     gaps: Gaps = NO_GAPS
     parts: tuple[ResolvedOrder, ...] = ()
     deals: tuple[Deal, ...] = ()
+    weights: NDArray[np.integer[Any]] | None = None
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod

@@ -56,9 +56,11 @@ class NearestKept:
 
 def _between(context: BatchContext, first: int, stop: int) -> Iterator[tuple[BatchContext, int]]:
     """Yield the ids at the positions ``[first, stop)``, backwards, each with the context to read it."""
-    order = context.resolved.epoch(context.position.epoch)
+    epoch = context.position.epoch
+    order = context.resolved.epoch(epoch)
     for position in range(stop - 1, first - 1, -1):
-        yield context, int(order.ids(position, position + 1)[0])
+        for sample_id in context.resolved.samples_of(epoch, order.ids(position, position + 1))[::-1].tolist():
+            yield context, sample_id
 
 
 def _before(context: BatchContext, begin: int) -> Iterator[tuple[BatchContext, int]]:

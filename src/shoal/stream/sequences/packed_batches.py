@@ -150,6 +150,7 @@ class SequenceFiller(BatchFiller):
             raise UsageError(msg, hint="try the stages on ds[0]")
         super().end()
         position.num_sequences = 0
+        self._groups.clear()  # the sequences that remainder="drop" leaves over are not due again
 
     def _pack(self, num_documents: int) -> None:
         """Pack the first waiting documents as one group."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.partition import Share
-from shoal.order.sequences.packed_order import PackedOrder, Pieces
+from shoal.order.sequences.packed_order import OrderOfPieces, Pieces
 from shoal.pipeline.mask_totals import MaskTotals
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import PaddedFields, SequenceFields
@@ -99,7 +99,7 @@ class SequenceShares:
 
     def __init__(
         self,
-        order: PackedOrder,
+        order: OrderOfPieces,
         fields: SequenceFields | PaddedFields,
         lengths: NDArray[np.integer[Any]],
         masks: MaskTotals,

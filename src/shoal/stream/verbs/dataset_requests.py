@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from shoal.arguments import as_choice
 from shoal.errors import StateError, UsageError
 from shoal.figures import parse_bytes
 from shoal.order.arrays.index_ranges import Runs
@@ -27,8 +26,9 @@ _SUBSETS = {
 }
 _OF_SEVERAL = {"mix": "a mixture"}  # names of orders in a state
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
-_BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
+ATTENTION = "attention"
+"""Value of ``balance=``: the work of attention of sequences; other values are columns of the index."""
 APART = "apart"
 """Value of ``steps=``: ranks that fill their batches may end an epoch at different steps."""
 
@@ -99,7 +99,8 @@ class Batching:
     """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
 
     ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. If ranks fill their batches,
-    ``num_steps`` is the number of batches of a pass: 0 for "apart", None if not given. ``verb`` is the call.
+    ``num_steps`` is the number of batches of a pass: 0 for "apart", None if not given. ``verb`` is the call, and
+    ``kind`` describes batches without a common number of samples.
     """
 
     size: int
@@ -108,12 +109,12 @@ class Batching:
     balance: int = 0
     num_steps: int | None = None
     verb: str = "batch()"
+    kind: str = ""
 
     @property
     def words(self) -> str:
         """Description of the batches for the summary of a dataset."""
-        size = f"of {self.size:,}" if self.verb == "batch()" else "by length"
-        return f"{'global ' if self.is_global else ''}batches {size}"
+        return f"{'global ' if self.is_global else ''}batches {self.kind or f'of {self.size:,}'}"
 
     @property
     def steps(self) -> int | str | None:
@@ -130,7 +131,6 @@ class Batching:
         steps: Any = None,
     ) -> Batching:
         """Return the arguments of `Dataset.batch`, checked."""
-        as_choice("batch(balance=)", balance, _BALANCES)
         if (size is None) == (global_batch_size is None):
             msg = "batch() takes a size for each rank, or global_batch_size="
             raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
@@ -139,7 +139,7 @@ class Batching:
             raise UsageError("batch() needs at least one sample; got 0")
         ranks = count_of(neighbours, "batch(neighbours=)") * (balance is not None)
         if balance is not None and ranks < _FEWEST_NEIGHBOURS:
-            msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other rank"
+            msg = f"batch(neighbours={ranks}): ranks exchange samples with at least one other rank"
             raise UsageError(msg, hint="the number of ranks on a machine")
         batching = Batching(number, size is None, remainder, ranks, _num_steps(steps))
         batching.partition(1)  # raises an error for an unknown remainder here, not during iteration

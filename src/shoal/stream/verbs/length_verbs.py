@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from shoal.errors import UsageError
 from shoal.pipeline.stages.map_and_filter import Filter
@@ -12,6 +12,7 @@ from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments
 from shoal.stream.dataset_spec import CHOSEN, DIVIDED, GROUPED, DatasetSpec
 from shoal.stream.dataset_stream import Stream
+from shoal.stream.groups.batch_calls import batched
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 from shoal.stream.verbs.dataset_requests import Batching
 from shoal.stream.verbs.dataset_run import DatasetRun
@@ -25,8 +26,16 @@ class LengthVerbs(DatasetRun):
 
     def batch(
         self,
-        size: int | None = None,
+        size: int | Mapping[Any, int] | None = None,
+        each: int | None = None,
         *,
+        by: str | None = None,
+        alike: int | None = None,
+        look_ahead: int | None = None,
+        too_small: str | None = None,
+        limits: Mapping[str, float] | None = None,
+        too_large: str | None = None,
+        block: int | None = None,
         global_batch_size: int | None = None,
         remainder: str = "keep",
         balance: str | None = None,
@@ -38,16 +47,50 @@ class LengthVerbs(DatasetRun):
         Numbers, and arrays or tensors of equal shape and type, are stacked; the rest become lists. Dicts and tuples in
         samples become dicts and tuples of columns, as in torch's ``default_collate``.
 
+        With ``by``, all samples of a batch have the same value in a column of the index, or the batch has ``size``
+        classes with ``each`` samples. With ``limits``, a batch has as many samples as several costs allow. Then a rank
+        gets a whole batch at each step, and states and `num_samples` count batches, which are the same at any world
+        size. Samples that cannot be batched are left out, and counted as ``num_ungrouped_samples`` in `stats`.
+
         Parameters
         ----------
+        size
+            Samples of a batch on each rank; with ``by``, also sizes by value of the column. With ``each``, the number
+            of classes in a batch. With ``limits``, the most samples of a batch (default: any number).
+        each
+            Samples of each class in a batch; they follow each other. Samples that fill no batch are left out.
+        by
+            The column of the index with the group or class of each sample. Samples keep their order, and the next
+            batch is the first that is complete.
+        alike
+            With ``by``, the number of consecutive batches of the same groups (default 1). Set the number of ranks: all
+            ranks then get the same group at a step, and read different chunks. ``alike`` is part of the order, and
+            stays the same if the number of ranks changes.
+        look_ahead
+            With ``each``, the samples of frequent classes that may wait for other classes (default 65,536); of more
+            samples, the oldest are left out. Other samples wait, too: fewer than ``alike`` batches of each group.
+        too_small
+            With ``by``, groups that never fill a batch are an error ("refuse", the default), or left out ("drop"). With
+            ``remainder="keep"``, small groups make short batches.
+        limits
+            The most that the samples of a batch cost together, by column: ``{"num_tokens": 8192, "image_tiles": 32}``.
+            Each sample goes into the first batch with enough room.
+        too_large
+            With ``limits``, a sample that costs more than a limit is an error ("refuse", the default), or left out
+            ("drop").
+        block
+            With ``limits``, samples to batch together: the samples of a canonical node in this many positions of the
+            order (default 65,536).
         remainder
             The last, incomplete global batch: "keep" it (divided evenly; a rank without a sample gets a repeat),
-            "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
+            "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``. With ``by``, the last
+            samples of each group make a short batch at the end of the epoch ("keep"), or are left out ("drop").
         balance
-            With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
-            lengths of documents sum up to about the same on each rank. Global batches stay the same.
+            A column of the index with the cost of each sample: ranks share the samples of a global batch so that the
+            costs sum up to about the same on each rank. With "attention", ranks share sequences (`pack_sequences`) by
+            the squared lengths of documents. Global batches, and the number of samples of each rank, stay the same.
         neighbours
-            Number of consecutive ranks that exchange sequences for ``balance``. Each of these ranks reads the data of
+            Number of consecutive ranks that exchange samples for ``balance``. Each of these ranks reads the data of
             all: give the number of ranks on a machine, which read the data once with a shared cache.
         steps
             Number of batches in a pass, if ranks fill their batches (``filter(refill=True)``,
@@ -61,9 +104,17 @@ class LengthVerbs(DatasetRun):
         [64, 64, 64, 8]
         >>> [len(batch["txt"]) for batch in ds.batch(64, remainder="drop")]
         [64, 64, 64]
+        >>> batches = ds.decode().shuffle(seed=0).batch(32, by="cls")
+        >>> [(len(batch["cls"]), int(batch["cls"][0])) for batch in batches]
+        [(32, 0), (32, 0), (32, 1), (32, 0), (20, 2), (24, 0), (28, 1)]
+        >>> next(iter(ds.decode().shuffle(seed=0).batch(3, 2, by="cls")))["cls"]
+        array([0, 0, 2, 2, 1, 1])
         """
-        batching = Batching.of_arguments(size, global_batch_size, remainder, balance, neighbours, steps)
-        return type(self)(self.stream.spec.in_batches(batching))
+        grouping = {"each": each, "alike": alike, "look_ahead": look_ahead, "too_small": too_small}
+        grouping |= {"too_large": too_large, "block": block}
+        cutting = {"size": size, "global_batch_size": global_batch_size, "remainder": remainder, "balance": balance}
+        cutting |= {"neighbours": neighbours, "steps": steps}
+        return type(self)(batched(self.stream.spec, by, limits, grouping=grouping, cutting=cutting))
 
     def pack_sequences(
         self,
@@ -208,7 +259,8 @@ class LengthVerbs(DatasetRun):
         """
         arguments = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
         spec = _packed(self.stream.spec, SequenceRequest.by_length(*arguments))
-        return type(self)(spec.in_batches(replace(Batching.of_arguments(1, None, remainder), verb="batch_by_length()")))
+        batching = replace(Batching.of_arguments(1, None, remainder), verb="batch_by_length()", kind="by length")
+        return type(self)(spec.in_batches(batching))
 
     def batch_segments(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
