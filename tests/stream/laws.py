@@ -245,7 +245,11 @@ def _divided(source: Dataset, order: Order) -> Dataset:
 
 def _divided_and_filtered(source: Dataset, order: Order) -> Dataset:
     stream = shuffled(source, order).without(positions=[(20, 33)]).without(positions=[(50, 71)], epoch=1)
-    return stream.filter(keeps_sample).flat_map(divides, most=MOST_PARTS).filter(_is_no_second).with_ids()
+    return stream.filter(_is_early).flat_map(divides, most=MOST_PARTS).filter(_is_no_second).with_ids()
+
+
+def _is_early(sample: dict[str, Any]) -> bool:
+    return int(sample["cls"] if "cls" in sample else sample["id"]) < NUM_SAMPLES - 9
 
 
 def _is_no_second(part: dict[str, Any]) -> bool:
@@ -257,7 +261,7 @@ def _all_parts(_: Dataset, __: int) -> Iterable[int]:
 
 
 def _some_parts(stream: Dataset, epoch: int) -> Iterable[int]:
-    kept = filter(keeps, _outside_of_gaps(stream, epoch))
+    kept = (number for number in _outside_of_gaps(stream, epoch) if number < NUM_SAMPLES - 9)
     return (part for number in kept for part in parts_of(number) if part % MOST_PARTS != 1)
 
 

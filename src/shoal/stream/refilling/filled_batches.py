@@ -281,9 +281,12 @@ class BatchFiller(Iterator[Any]):
         position = self._position
         is_whole = not (self._first or position.start or self._context.resolved.deals)
         if is_whole and not self._has_kept and position.num_steps:
-            msg = f"filter() keeps none of the {position.num_steps} samples that rank {position.rank} gets in epoch "
+            msg = f"filter() or flat_map() keeps none of the {position.num_steps} samples that rank {position.rank} gets in "
+            msg += "epoch "
             msg += str(position.epoch)
-            hint = "try the function on ds[0]; if few samples are kept, use fewer ranks, or leave out refill=True"
+            hint = (
+                "try the function on ds[0]; if few samples are kept, use fewer ranks, or filter() without refill=True"
+            )
             raise UsageError(msg, hint=hint)
         self._go_to(position.num_steps)
 
