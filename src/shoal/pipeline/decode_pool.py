@@ -23,6 +23,7 @@ from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.join_fields import JoinFields
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, each_stage
 from shoal.pipeline.stages.tokenizing import Tokenize
@@ -115,7 +116,7 @@ def _gains(stage: Stage) -> bool:
 
 def is_own(stage: Stage) -> bool:
     """Return True if no function of the user sees samples in this stage."""
-    own, parts = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing), each_stage([stage])
+    own, parts = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing, JoinFields), each_stage([stage])
     return all(not part.has_functions if isinstance(part, Decode) else isinstance(part, own) for part in parts)
 
 

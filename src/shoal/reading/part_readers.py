@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
-from shoal.indexing.opened_dataset import Opened, OpenedDataset
+from shoal.indexing.opened_dataset import Companion, Opened, OpenedDataset, each_opened
+from shoal.reading.beside.companion_readers import CompanionReader, companion_budget, companion_units
+from shoal.reading.beside.span_runs import OwnSamples, SampleReader, runs_of
 from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
@@ -29,15 +31,23 @@ class PartReader(NamedTuple):
     """The reader of one part: of whole units ahead of their use, or of samples one by one.
 
     ``moves_units`` is true if the units are the chunks that the order moves. Chunks, units and samples are numbered
-    part after part.
+    part after part. The ``companions`` read samples of other datasets beside the samples of this part.
     """
 
-    reader: Fetcher | LocalSamples | RemoteSamples
+    reader: SampleReader
     budget: Budget
     moves_units: bool
     first_chunk: int
     first_unit: int
     first_sample: int
+    companions: tuple[CompanionReader, ...] = ()
+
+    def runs(self, of_span: OwnSamples, after: OwnSamples) -> Iterator[list[Any]]:
+        """Return the samples of a span, in lists, after planning its reads; ``after`` are the samples of the next."""
+        runs = runs_of(self.reader, self.budget, of_span, after)
+        for companion in self.companions:
+            runs = companion.paired(runs, of_span.ids, after.ids)
+        return runs
 
 
 class PartReaders:
@@ -47,26 +57,30 @@ class PartReaders:
         self, opened: OpenedDataset, orders: Sequence[ResolvedOrder], counters: Counters, options: ReadingOptions
     ) -> None:
         self._caches, self._requests = opened.caches, None
-        shared = None
-        if len(orders) > 1:
+        everything, shared = list(each_opened(opened.parts)), None
+        if len(everything) > 1:
             memory = MemoryBudget(ahead_limit_bytes=0)
-            self._requests = _shared_requests(opened.parts, counters, memory, options)
-            shared = SharedReading(self._requests, memory, len(orders))
+            self._requests = _shared_requests(everything, counters, memory, options)
+            shared = SharedReading(self._requests, memory, len(everything))
+        making = _Making(counters, options, shared)
         self.parts: list[PartReader] = []
         limits = divided_limits(orders, options.memory_limit_bytes)
         first_chunk = first_unit = first_sample = 0
         for name, part, order, limit in zip(opened.indexes, opened.parts, orders, limits, strict=True):
             try:
-                reader, budget = _part_reader(part, order, counters, options.limited_to(limit), shared)
+                own_limit, companion_limits = _limits_with_companions(part, limit)
+                reader, budget = making.part_reader(part, order, own_limit)
+                first = (order.moves(budget.units), first_chunk, first_unit, first_sample)
+                self.parts.append(PartReader(reader, budget, *first))
+                companions = making.companions(part, order, companion_limits)
+                self.parts[-1] = self.parts[-1]._replace(companions=companions)
             except BaseException as error:
                 self.close()
-                if shared is None or not isinstance(error, UsageError):
+                if len(orders) == 1 or not isinstance(error, UsageError):
                     raise
                 msg = f"the source {name!r}, with {limit} bytes of memory_limit={options.memory_limit_bytes}: "
                 hint = "a larger memory_limit=, which sources share as their windows do: this source alone takes "
                 raise UsageError(msg + error.message, hint=hint + error.hint) from None
-            moves_units = order.moves(budget.units)
-            self.parts.append(PartReader(reader, budget, moves_units, first_chunk, first_unit, first_sample))
             first_chunk += order.num_order_chunks
             first_unit += budget.units.num_units
             first_sample += part.index.num_samples
@@ -77,26 +91,80 @@ class PartReaders:
             self._requests.close()
         for part, cache in zip(self.parts, self._caches, strict=False):
             part.reader.close()
+            for companion in part.companions:
+                companion.close()
             if cache is not None:
                 cache.report_counts()
 
 
-def _part_reader(
-    opened: Opened, order: ResolvedOrder, counters: Counters, options: ReadingOptions, shared: SharedReading | None
-) -> tuple[Fetcher | LocalSamples | RemoteSamples, Budget]:
-    is_remote = not opened.store.reads_ahead
-    budget = budget_of(
-        order,
-        options.memory_limit_bytes,
-        is_remote=is_remote,
-        verifies=options.verify == "always",
-        num_sources=1 if shared is None else shared.num_sources,
-    )
-    units, ahead_bytes = budget.units, budget.ahead_bytes
-    if order.by_singles and not is_remote:
-        return LocalSamples(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options), budget
-    kind = RemoteSamples if order.by_singles else Fetcher
-    return kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options, shared=shared), budget
+class _Making(NamedTuple):
+    """Maker of the readers of all parts and of their companions."""
+
+    counters: Counters
+    options: ReadingOptions
+    shared: SharedReading | None
+
+    def part_reader(self, opened: Opened, order: ResolvedOrder, limit_bytes: int | None) -> tuple[SampleReader, Budget]:
+        """Return the reader of a part, and its budget."""
+        options = self.options.limited_to(limit_bytes)
+        budget = budget_of(
+            order,
+            options.memory_limit_bytes,
+            is_remote=not opened.store.reads_ahead,
+            verifies=options.verify == "always",
+            num_sources=self._num_sources,
+        )
+        return self._reader(opened, budget, options, by_singles=order.by_singles), budget
+
+    def companions(
+        self, part: Opened, order: ResolvedOrder, limits: Sequence[int | None]
+    ) -> tuple[CompanionReader, ...]:
+        """Return the readers of the companions of a part, each with its limit in bytes."""
+        return tuple(
+            self._companion(companion, order, limit) for companion, limit in zip(part.companions, limits, strict=True)
+        )
+
+    def _companion(self, companion: Companion, order: ResolvedOrder, limit_bytes: int | None) -> CompanionReader:
+        opened, verifies = companion.opened, self.options.verify == "always"
+        chosen = companion_units(order, companion, limit_bytes, verifies=verifies)
+        is_remote = not opened.store.reads_ahead
+        budget = companion_budget(chosen, order, limit_bytes, is_remote=is_remote, num_sources=self._num_sources)
+        reader = self._reader(opened, budget, self.options.limited_to(limit_bytes), by_singles=chosen.are_singles)
+        inner = self.companions(opened, order, [limit_bytes] * len(opened.companions))
+        alignment, by_left = companion.kept.alignment, chosen.by_left
+        return CompanionReader(alignment, reader, budget, self.counters, by_left=by_left, companions=inner)
+
+    def _reader(self, opened: Opened, budget: Budget, options: ReadingOptions, *, by_singles: bool) -> SampleReader:
+        terms: Any = {"ahead_limit_bytes": budget.ahead_bytes, "options": options}
+        if by_singles and opened.store.reads_ahead:
+            return LocalSamples(opened, budget.units, self.counters, **terms)
+        kind = RemoteSamples if by_singles else Fetcher
+        return kind(opened, budget.units, self.counters, **terms, shared=self.shared)
+
+    @property
+    def _num_sources(self) -> int:
+        return 1 if self.shared is None else self.shared.num_sources
+
+
+def _limits_with_companions(part: Opened, limit_bytes: int | None) -> tuple[int | None, list[int | None]]:
+    """Divide the memory limit of a part among itself and its companions, in proportion to the bytes of samples.
+
+    Each gets room for some extents, and companions together get at most half.
+    """
+    if limit_bytes is None or not part.companions:
+        return limit_bytes, [None] * len(part.companions)
+    means = [_mean_bytes(opened) for opened in (part, *(companion.opened for companion in part.companions))]
+    limits: list[int] = []
+    for companion, mean_bytes in zip(part.companions, means[1:], strict=True):
+        largest_bytes = int(companion.opened.index.extent_decoded_bytes.max(initial=1))
+        share = max(round(limit_bytes * mean_bytes / sum(means)), _LEAST_EXTENTS * largest_bytes)
+        limits.append(max(1, min(share, limit_bytes // (2 * len(part.companions)))))
+    return limit_bytes - sum(limits), [*limits]
+
+
+def _mean_bytes(opened: Opened) -> float:
+    """Return the decoded bytes of an average sample."""
+    return max(1.0, float(opened.index.extent_decoded_bytes.sum()) / max(1, opened.index.num_samples))
 
 
 def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> list[int | None]:
@@ -111,7 +179,7 @@ def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> 
 
 
 def _shared_requests(
-    opened: tuple[Opened, ...], counters: Counters, memory: MemoryBudget, options: ReadingOptions
+    opened: Sequence[Opened], counters: Counters, memory: MemoryBudget, options: ReadingOptions
 ) -> RequestPool | None:
     """Return the threads for the requests of all remote sources; None if all are local."""
     remote = [part for part in opened if not part.store.reads_ahead]
