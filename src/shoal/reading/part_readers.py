@@ -46,7 +46,7 @@ class PartReader(NamedTuple):
         """Return the samples of a span, in lists, after planning its reads; ``after`` are the samples of the next."""
         runs = runs_of(self.reader, self.budget, of_span, after)
         for companion in self.companions:
-            runs = companion.paired(runs, of_span.ids, after.ids)
+            runs = companion.beside(runs, of_span.ids, after.ids)
         return runs
 
 

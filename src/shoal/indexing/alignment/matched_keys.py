@@ -69,7 +69,7 @@ class MatchCounts(NamedTuple):
 class MatchedKeys:
     """The matches of two datasets, in files without names; `blocks` puts them in the order of the left samples.
 
-    ``doubles`` are examples of right samples with one key: the ids of the first and of the later sample.
+    ``doubles`` are the first examples of right samples with one key: the ids of the first and of the later sample.
     ``most_partners`` is above all ids of partners.
     """
 
@@ -100,7 +100,7 @@ class MatchedKeys:
                 of_left, of_right = (side.rows(bucket) for side in sides)
                 ordered, again = _sorted_distinct(of_right)
                 num_doubles += len(again)
-                self.doubles += map(tuple, again[: _MOST_EXAMPLES - len(self.doubles)].tolist())
+                self.doubles = _first_examples(self.doubles, again)
                 partners = _partners_of(of_left, ordered)
                 num_matched += int(np.count_nonzero(partners >= 0))
                 num_unused += len(ordered) - len(np.unique(partners[partners >= 0]))
@@ -194,6 +194,12 @@ def _sorted_distinct(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64
     dropped = np.flatnonzero(is_again)
     firsts = np.maximum.accumulate(np.where(is_again, 0, np.arange(len(ordered))))[dropped]
     return ordered[~is_again], np.stack([ordered["id"][firsts], ordered["id"][dropped]], axis=1)
+
+
+def _first_examples(doubles: list[tuple[int, int]], again: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return a few pairs of ids with one key: those whose later samples come first."""
+    first = again[np.argsort(again[:, 1])[:_MOST_EXAMPLES]].tolist()
+    return sorted([*doubles, *map(tuple, first)], key=lambda pair: pair[1])[:_MOST_EXAMPLES]
 
 
 def _partners_of(rows: NDArray[Any], ordered: NDArray[Any]) -> NDArray[np.int64]:

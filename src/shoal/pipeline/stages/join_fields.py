@@ -10,11 +10,12 @@ from shoal.errors import UsageError
 from shoal.pipeline.batch_rows import NextRows
 from shoal.pipeline.stages.running import DecodeError, FieldError
 from shoal.pipeline.stages.stage import Stage, in_epoch
+from shoal.reading.beside.partners import Partner, Together
 
 
 @dataclass(frozen=True, slots=True)
 class JoinFields(Stage):
-    """A stage that joins a `Pair`: the fields of both sides, each partner after the ``stages`` of its dataset.
+    """A stage that joins a sample with its first partner, which goes through the ``stages`` of its dataset before.
 
     The fields ``shared``, such as the key, are those of the left side. ``missing`` has values of fields for samples
     without a partner. ``words`` describe the join.
@@ -33,22 +34,30 @@ class JoinFields(Stage):
     def __repr__(self) -> str:
         return self.words
 
-    def __call__(self, pair: Any, _: int) -> Any:
-        """Return the joined sample; `UsageError` if both sides have a field, or a side is no dict of fields."""
-        sample, partner_id, partner = pair
-        if partner is None:
+    def __call__(self, together: Together, _: int) -> Any:
+        """Return the joined sample, with the other partners if there are any.
+
+        Raises `UsageError` if both sides have a field, or a side is no dict of fields.
+        """
+        sample, (partner, *others) = together
+        joined = self._joined(sample, partner)
+        return Together(joined, tuple(others)) if others else joined
+
+    def _joined(self, sample: Any, partner: Partner) -> dict[str, Any]:
+        partner_id, fields = partner
+        if fields is None:
             self._check(sample, self.missing)
             return {**sample, **self.missing}
         for stage in self.stages:
             try:
-                partner = stage(partner, partner_id)
+                fields = stage(fields, partner_id)
             except Exception as error:
                 error.add_note(f"shoal: in {stage!r} of sample {partner_id} of the joined dataset")
                 if stage.blames_data(error) and not isinstance(error, FieldError):
                     raise DecodeError(error) from None
                 raise
-        self._check(sample, partner)
-        joined = {**sample, **partner}
+        self._check(sample, fields)
+        joined = {**sample, **fields}
         for name in self.shared:
             if name in sample:
                 joined[name] = sample[name]

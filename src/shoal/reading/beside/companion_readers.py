@@ -17,7 +17,7 @@ from shoal.index.cutting import cut_chunks
 from shoal.indexing.alignment.alignment import Alignment
 from shoal.indexing.opened_dataset import Companion
 from shoal.reading.beside.aligned_units import AlignedUnits
-from shoal.reading.beside.pairs import paired
+from shoal.reading.beside.partners import put_together
 from shoal.reading.beside.span_runs import OwnSamples, SampleReader, runs_of
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import Keeping
@@ -108,10 +108,10 @@ class CompanionReader:
         self.reader, self.companions = reader, companions
         self._alignment, self._budget, self._counters, self._by_left = alignment, budget, counters, by_left
 
-    def paired(
+    def beside(
         self, runs: Iterator[list[Any]], ids: NDArray[np.int64], ids_after: NDArray[np.int64]
     ) -> Iterator[list[Any]]:
-        """Return the samples of a span paired with their partners, after planning the reads of the partners.
+        """Return the samples of a span together with their partners, after planning the reads of the partners.
 
         ``runs`` are the samples with these ``ids``; ``ids_after`` are the samples of the next span.
         """
@@ -119,8 +119,8 @@ class CompanionReader:
         after = self._own(ids_after)[1]
         own = runs_of(self.reader, self._budget, of_span, after)
         for companion in self.companions:
-            own = companion.paired(own, of_span.ids, after.ids)
-        return _paired_runs(runs, itertools.chain.from_iterable(own), iter(partners.tolist()), self._counters)
+            own = companion.beside(own, of_span.ids, after.ids)
+        return _runs_together(runs, itertools.chain.from_iterable(own), iter(partners.tolist()), self._counters)
 
     def close(self) -> None:
         """Stop reading."""
@@ -136,17 +136,17 @@ class CompanionReader:
         return partners, OwnSamples(partners[has], units)
 
 
-def _paired_runs(
+def _runs_together(
     runs: Iterator[list[Any]], own: Iterator[Any], partners: Iterator[int], counters: Counters
 ) -> Iterator[list[Any]]:
     for run in runs:
-        pairs: list[Any] = []
+        together: list[Any] = []
         try:
             for sample, partner_id in zip(run, partners, strict=False):  # the last run may end before all partners
                 counters.num_unmatched += partner_id < 0
-                pairs.append(paired(sample, partner_id, next(own) if partner_id >= 0 else None))
+                together.append(put_together(sample, partner_id, next(own) if partner_id >= 0 else None))
         except Exception:
-            if pairs:
-                yield pairs
+            if together:
+                yield together
             raise
-        yield pairs
+        yield together

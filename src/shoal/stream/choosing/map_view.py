@@ -13,7 +13,7 @@ from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, in_epoch, stages_of
 from shoal.processes.process_ends import end_with_trainer
-from shoal.reading.beside.pairs import read_together
+from shoal.reading.beside.partners import read_together
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec

@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED
-from shoal.reading.beside.pairs import read_together, salvaged_together
+from shoal.reading.beside.partners import read_together, salvaged_together
 from shoal.reading.checks.damaged_samples import Damaged
 from shoal.stream.iterating.batch_context import BatchContext
 

@@ -23,7 +23,7 @@ from shoal.order.protocol import chunk_starts
 from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.join_fields import JoinFields
 from shoal.pipeline.stages.map_and_filter import filters_in
-from shoal.reading.beside.pairs import read_together
+from shoal.reading.beside.partners import read_together
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.choosing.sample_groups import KEY
 from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec

@@ -1,4 +1,4 @@
-"""A sample together with the sample of another dataset that has the same key."""
+"""A sample together with samples of other datasets that have the same key."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from shoal.reading.checks.damaged_samples import Damaged, read_sample, salvaged_
 from shoal.reading.remote.request_stats import RequestStats
 
 
-class Pair(NamedTuple):
-    """A sample, and its partner in another dataset with the partner's id there; ``partner`` is None without one."""
+class Partner(NamedTuple):
+    """A sample of another dataset, with its id there; ``sample`` is None if no sample has the key."""
+
+    sample_id: int
+    sample: Any
+
+
+class Together(NamedTuple):
+    """A sample and its partners, one for each companion of its dataset."""
 
     sample: Any
-    partner_id: int
-    partner: Any
+    partners: tuple[Partner, ...]
 
 
-def paired(sample: Any, partner_id: int, partner: Any) -> Any:
-    """Return a pair; the damage of one side is the damage of the pair."""
+def put_together(sample: Any, partner_id: int, partner: Any) -> Any:
+    """Add a partner to a sample, perhaps after other partners; the damage of one is the damage of all."""
     if type(sample) is Damaged:
         return sample
-    return partner if type(partner) is Damaged else Pair(sample, partner_id, partner)
+    if type(partner) is Damaged:
+        return partner
+    own, partners = sample if type(sample) is Together else (sample, ())
+    return Together(own, (*partners, Partner(partner_id, partner)))
 
 
 def read_together(opened: Opened, sample_id: int, stats: RequestStats | None = None, *, verifies: bool = False) -> Any:
@@ -42,5 +51,5 @@ def _together(opened: Opened, sample_id: int, read: Callable[[Opened, int], Any]
     for companion in opened.companions:
         partner_id = int(companion.kept.alignment.partners(np.array([sample_id]))[0])
         partner = _together(companion.opened, partner_id, read) if partner_id >= 0 else None
-        sample = paired(sample, partner_id, partner)
+        sample = put_together(sample, partner_id, partner)
     return sample
