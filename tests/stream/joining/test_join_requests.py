@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stream.joining.joined_data import NUM_LEFT, check_joined, joined, write_right
+from tests.stream.joining.joined_data import NUM_LEFT, check_batch, check_joined, joined, write_right
 
 import shoal
 from shoal.errors import UsageError
@@ -142,6 +142,25 @@ def test_a_joined_dataset_goes_to_other_processes(sides: Path) -> None:
     assert len(pickle.dumps(ds.stream.opened.companions[0].kept)) < 300, "the path of a file"
     again = pickle.loads(pickle.dumps(ds))
     assert list(again) == list(ds)
+
+
+@pytest.mark.parametrize("order", ["equal", "shuffled"])
+def test_worker_processes_map_the_alignment(sides: Path, order: str) -> None:
+    pytest.importorskip("torch")
+    ds = joined(sides / "left", sides / f"right-{order}", how="left").shuffle(seed=0).batch(16)
+    loader = shoal.torch.DataLoader(ds, num_workers=2)
+    iterator = iter(loader)
+    keys = [next(iterator)["__key__"] for _ in range(5)]
+    state = loader.state_dict()
+    iterator.close()
+    alone = shoal.open(sides / "left").shuffle(seed=0).batch(16)
+    expected = [batch["__key__"] for batch in alone]
+    assert keys == expected[:5]
+    ds.load_state_dict(state)
+    rest = list(ds)
+    assert [batch["__key__"] for batch in rest] == expected[5:]
+    for batch in rest:
+        check_batch(batch, set(range(NUM_LEFT)))
 
 
 def test_a_damaged_partner_is_skipped_with_its_sample(sides: Path, tmp_path: Path) -> None:
