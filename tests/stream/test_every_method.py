@@ -53,6 +53,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written(home / "web", range(NUM_WEB), url="u")
     written(home / "code", range(NUM_WEB, NUM_WEB + NUM_CODE), lang="c")
     written(home / "more", range(NUM_WEB + NUM_CODE, NUM_WEB + NUM_CODE + 5), lang="c")
+    scores = ({"text": f"document {number}", "score": number} for number in range(0, NUM_WEB, 3))
+    shoal.pack.pack(scores, home / "scores", format="mds", columns=["text"])
     write_tokenizer(home / "tokenizer.json")
     return home
 
@@ -102,6 +104,7 @@ VERBS: dict[str, list[Call]] = {
     "map": [call(same)],
     "filter": [call(is_even), call(is_even, refill=True)],
     "decode": [call()],
+    "join": [call("scores", on="text", how="left"), call("scores", on="text")],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
     "rename": [call(words="tokens"), call(other="text")],
     "columns": [call("tokens", "num_tokens")],
@@ -169,6 +172,8 @@ def built(home: Path, source: str, links: list[tuple[str, int]]) -> Dataset:
         values, named = VERBS[name][which]
         if name == "tokenize":
             values = (str(home / values[0]),)
+        if name == "join":
+            values = (shoal.open(home / values[0]),)
         if name == "reweight" and not isinstance(ds, MixedDataset):
             continue
         try:

@@ -8,8 +8,13 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import Companion, Opened, OpenedDataset, each_opened
-from shoal.reading.beside.companion_readers import CompanionReader, companion_budget, companion_units
-from shoal.reading.beside.span_runs import OwnSamples, SampleReader, runs_of
+from shoal.reading.beside.companion_readers import (
+    CompanionReader,
+    OwnSamples,
+    SampleReader,
+    companion_budget,
+    companion_units,
+)
 from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
@@ -31,7 +36,7 @@ class PartReader(NamedTuple):
     """The reader of one part: of whole units ahead of their use, or of samples one by one.
 
     ``moves_units`` is true if the units are the chunks that the order moves. Chunks, units and samples are numbered
-    part after part. The ``companions`` read samples of other datasets beside the samples of this part.
+    part after part.
     """
 
     reader: SampleReader
@@ -40,18 +45,14 @@ class PartReader(NamedTuple):
     first_chunk: int
     first_unit: int
     first_sample: int
-    companions: tuple[CompanionReader, ...] = ()
-
-    def runs(self, of_span: OwnSamples, after: OwnSamples) -> Iterator[list[Any]]:
-        """Return the samples of a span, in lists, after planning its reads; ``after`` are the samples of the next."""
-        runs = runs_of(self.reader, self.budget, of_span, after)
-        for companion in self.companions:
-            runs = companion.beside(runs, of_span.ids, after.ids)
-        return runs
 
 
 class PartReaders:
-    """The readers of all parts; several parts divide a memory limit in proportion to their windows."""
+    """The readers of all parts; several parts divide a memory limit in proportion to their windows.
+
+    ``companions`` are the readers of partners of the samples of parts. Readers are numbered, first those of the parts;
+    a companion comes before its owner if the owner is a companion, too.
+    """
 
     def __init__(
         self, opened: OpenedDataset, orders: Sequence[ResolvedOrder], counters: Counters, options: ReadingOptions
@@ -64,6 +65,7 @@ class PartReaders:
             shared = SharedReading(self._requests, memory, len(everything))
         making = _Making(counters, options, shared)
         self.parts: list[PartReader] = []
+        self.companions: list[CompanionReader] = []
         limits = divided_limits(orders, options.memory_limit_bytes)
         first_chunk = first_unit = first_sample = 0
         for name, part, order, limit in zip(opened.indexes, opened.parts, orders, limits, strict=True):
@@ -72,8 +74,9 @@ class PartReaders:
                 reader, budget = making.part_reader(part, order, own_limit)
                 first = (order.moves(budget.units), first_chunk, first_unit, first_sample)
                 self.parts.append(PartReader(reader, budget, *first))
-                companions = making.companions(part, order, companion_limits)
-                self.parts[-1] = self.parts[-1]._replace(companions=companions)
+                owner = len(self.parts) - 1
+                for companion, companion_limit in zip(part.companions, companion_limits, strict=True):
+                    making.add_companion(companion, order, companion_limit, owner, self.companions, len(orders))
             except BaseException as error:
                 self.close()
                 if len(orders) == 1 or not isinstance(error, UsageError):
@@ -91,10 +94,24 @@ class PartReaders:
             self._requests.close()
         for part, cache in zip(self.parts, self._caches, strict=False):
             part.reader.close()
-            for companion in part.companions:
-                companion.close()
             if cache is not None:
                 cache.report_counts()
+        for companion in self.companions:
+            companion.reader.close()
+
+    def add_partners(self, owned: list[OwnSamples]) -> None:
+        """Append the samples of companions, given the samples of all parts in a span."""
+        owned += [OwnSamples()] * len(self.companions)
+        for number in reversed(range(len(self.parts), len(owned))):
+            companion = self.companions[number - len(self.parts)]
+            owned[number] = companion.own(owned[companion.owner].ids)
+
+    def put_together(self, runs: list[Iterator[list[Any]]], owned: Sequence[OwnSamples]) -> None:
+        """Replace the samples of all readers in a span by the samples of parts, together with their partners."""
+        for number, companion in enumerate(self.companions, len(self.parts)):
+            partners = owned[number].rows
+            runs[companion.owner] = companion.together(runs[companion.owner], runs[number], partners)
+        del runs[len(self.parts) :]
 
 
 class _Making(NamedTuple):
@@ -116,23 +133,25 @@ class _Making(NamedTuple):
         )
         return self._reader(opened, budget, options, by_singles=order.by_singles), budget
 
-    def companions(
-        self, part: Opened, order: ResolvedOrder, limits: Sequence[int | None]
-    ) -> tuple[CompanionReader, ...]:
-        """Return the readers of the companions of a part, each with its limit in bytes."""
-        return tuple(
-            self._companion(companion, order, limit) for companion, limit in zip(part.companions, limits, strict=True)
-        )
-
-    def _companion(self, companion: Companion, order: ResolvedOrder, limit_bytes: int | None) -> CompanionReader:
+    def add_companion(
+        self,
+        companion: Companion,
+        order: ResolvedOrder,
+        limit_bytes: int | None,
+        owner: int,
+        readers: list[CompanionReader],
+        num_parts: int,
+    ) -> None:
+        """Append the readers of a companion, and before it of its own companions, which share its limit in bytes."""
         opened, verifies = companion.opened, self.options.verify == "always"
         chosen = companion_units(order, companion, limit_bytes, verifies=verifies)
         is_remote = not opened.store.reads_ahead
+        number = num_parts + len(readers) + sum(1 for _ in each_opened([opened])) - 1
+        for inner in opened.companions:
+            self.add_companion(inner, order, limit_bytes, number, readers, num_parts)
         budget = companion_budget(chosen, order, limit_bytes, is_remote=is_remote, num_sources=self._num_sources)
         reader = self._reader(opened, budget, self.options.limited_to(limit_bytes), by_singles=chosen.are_singles)
-        inner = self.companions(opened, order, [limit_bytes] * len(opened.companions))
-        alignment, by_left = companion.kept.alignment, chosen.by_left
-        return CompanionReader(alignment, reader, budget, self.counters, by_left=by_left, companions=inner)
+        readers.append(CompanionReader(companion.kept.alignment, reader, budget, owner, chosen.by_left, self.counters))
 
     def _reader(self, opened: Opened, budget: Budget, options: ReadingOptions, *, by_singles: bool) -> SampleReader:
         terms: Any = {"ahead_limit_bytes": budget.ahead_bytes, "options": options}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,17 @@ from shoal.indexing.alignment.alignment import Alignment
 from shoal.indexing.opened_dataset import Companion
 from shoal.reading.beside.aligned_units import AlignedUnits
 from shoal.reading.beside.partners import put_together
-from shoal.reading.beside.span_runs import OwnSamples, SampleReader, runs_of
+from shoal.reading.fetcher import Fetcher
+from shoal.reading.local.local_samples import LocalSamples
+from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import Keeping
 from shoal.reading.schedule.memory_division import Budget
 from shoal.reading.schedule.memory_ledger import ahead_limit_bytes, divide
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units
 from shoal.stats.counters import Counters
+
+_NOTHING = np.zeros(0, dtype=np.int64)
 
 _LEAST_WINDOW_BYTES = 16 << 20
 _MOST_OF_A_CHUNK = 4  # units of partners; with more, samples are read alone
@@ -92,61 +97,55 @@ def companion_budget(
     return Budget(units, ahead_bytes, Keeping(keep_bytes, bytes_of))
 
 
+class OwnSamples(NamedTuple):
+    """Samples of one dataset in a span: their ``rows`` among all samples, their ids, and the units that hold them.
+
+    For a companion, ``rows`` has the partner of each sample of its owner instead, and the ids are those that exist.
+    """
+
+    rows: Any = _NOTHING
+    ids: NDArray[np.int64] = _NOTHING
+    units: NDArray[np.int64] = _NOTHING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CompanionReader:
-    """The reader of the partners of samples, span by span; ``companions`` read beside the partners themselves."""
+    """The reader of the partners of samples; ``owner`` is the number of the reader of these samples.
 
-    def __init__(
-        self,
-        alignment: Alignment,
-        reader: SampleReader,
-        budget: Budget,
-        counters: Counters,
-        *,
-        by_left: bool,
-        companions: tuple[CompanionReader, ...] = (),
-    ) -> None:
-        self.reader, self.companions = reader, companions
-        self._alignment, self._budget, self._counters, self._by_left = alignment, budget, counters, by_left
+    With ``by_left``, samples of the owner name the units of their partners.
+    """
 
-    def beside(
-        self, runs: Iterator[list[Any]], ids: NDArray[np.int64], ids_after: NDArray[np.int64]
-    ) -> Iterator[list[Any]]:
-        """Return the samples of a span together with their partners, after planning the reads of the partners.
+    alignment: Alignment
+    reader: SampleReader
+    budget: Budget
+    owner: int
+    by_left: bool
+    counters: Counters
 
-        ``runs`` are the samples with these ``ids``; ``ids_after`` are the samples of the next span.
-        """
-        partners, of_span = self._own(ids)
-        after = self._own(ids_after)[1]
-        own = runs_of(self.reader, self._budget, of_span, after)
-        for companion in self.companions:
-            own = companion.beside(own, of_span.ids, after.ids)
-        return _runs_together(runs, itertools.chain.from_iterable(own), iter(partners.tolist()), self._counters)
-
-    def close(self) -> None:
-        """Stop reading."""
-        for companion in self.companions:
-            companion.close()
-        self.reader.close()
-
-    def _own(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], OwnSamples]:
-        """Return the partner of each sample, and the partners that exist with their units."""
-        partners = self._alignment.partners(ids)
+    def own(self, ids: NDArray[np.int64]) -> OwnSamples:
+        """Return the partners of samples of the owner."""
+        partners = self.alignment.partners(ids)
         has = partners >= 0
-        units = self._budget.units.of(ids[has] if self._by_left else partners[has])
-        return partners, OwnSamples(partners[has], units)
+        units = self.budget.units.of(ids[has] if self.by_left else partners[has])
+        return OwnSamples(partners, partners[has], units)
+
+    def together(
+        self, runs: Iterator[list[Any]], own_runs: Iterator[list[Any]], partners: NDArray[np.int64]
+    ) -> Iterator[list[Any]]:
+        """Yield the samples of the owner, in the same lists, together with their partners."""
+        partner_ids, own = iter(partners.tolist()), itertools.chain.from_iterable(own_runs)
+        for run in runs:
+            done: list[Any] = []
+            try:
+                for sample, partner_id in zip(run, partner_ids, strict=False):  # a run ends before its owner's ids
+                    self.counters.num_unmatched += partner_id < 0
+                    done.append(put_together(sample, partner_id, next(own) if partner_id >= 0 else None))
+            except Exception:
+                if done:
+                    yield done
+                raise
+            yield done
 
 
-def _runs_together(
-    runs: Iterator[list[Any]], own: Iterator[Any], partners: Iterator[int], counters: Counters
-) -> Iterator[list[Any]]:
-    for run in runs:
-        together: list[Any] = []
-        try:
-            for sample, partner_id in zip(run, partners, strict=False):  # the last run may end before all partners
-                counters.num_unmatched += partner_id < 0
-                together.append(put_together(sample, partner_id, next(own) if partner_id >= 0 else None))
-        except Exception:
-            if together:
-                yield together
-            raise
-        yield together
+SampleReader = Fetcher | LocalSamples | RemoteSamples
+"""A reader of whole units, or of samples one by one."""
