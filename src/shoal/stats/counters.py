@@ -90,8 +90,8 @@ class Counters:
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)
     num_reads: int = 0
-    num_rereads: int = 0
     num_unmatched: int = 0
+    num_rereads: int = 0
     read_bytes: int = 0
     peak_held_bytes: int = 0
     peak_claimed_bytes: int = 0

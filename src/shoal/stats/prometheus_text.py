@@ -35,6 +35,7 @@ _HELP = {
     "num_dropped_documents": "Documents left out because they are longer than a sequence.",
     "num_skipped": "Damaged samples that were left out.",
     "num_reads": "Reads that the order needed.",
+    "num_unmatched": "Samples read without a partner in a joined dataset.",
     "num_rereads": "Reads of chunks that had been evicted.",
     "read_bytes": "Bytes that the order needed.",
     "num_requests": "Requests to the store, retries included.",

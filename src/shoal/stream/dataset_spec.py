@@ -32,6 +32,7 @@ from shoal.stream.iterating.rows import Rows
 from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import Batching
 
+_MOST_COUNTED = 1 << 59  # samples of an epoch; longer epochs have no end
 _OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; twice as much for a join of joins
 
 
@@ -160,18 +161,23 @@ class DatasetSpec:
 
     def summary(self, resolved: Resolved | None = None) -> str:
         """Return a one-line description, without indexing; ``resolved`` may know the progress of the index."""
-        batching, request, noun = self.batching, self.order_request, self.rows.noun
+        batching, request = self.batching, self.order_request
         parts = [] if request.names_source else [resolved.words if resolved is not None else ""]
         if not request.names_source and not parts[0]:
-            parts = [self.source.words(lambda: f"{self.num_samples:,} {noun}")]
+            parts = [self.source.words(self._counted)]
         if self.sampling is not None:
             parts.append(f"sampled ({self.repeats})")
         if self.request is not None:
-            parts += request.words(lambda: f"{self.num_samples:,} {noun}")
+            parts += request.words(self._counted)
         parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
         parts += self.rows.words
         parts += [] if batching is None else [batching.words]
         return ", ".join(parts)
+
+    def _counted(self) -> str:
+        """Return the number of samples of an epoch in words."""
+        num_samples = self.num_samples
+        return "endless" if num_samples > _MOST_COUNTED else f"{num_samples:,} {self.rows.noun}"
 
     # ---- additions by methods of `Dataset`
 

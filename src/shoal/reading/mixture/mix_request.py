@@ -95,8 +95,7 @@ class MixRequest:
 
     def words(self, num_samples: Callable[[], str]) -> list[str]:
         """Return the sources, the number of samples and the order in words."""
-        length = "endless" if self.epoch_samples > FOREVER // 2 else num_samples()
-        words = [f"mix(seed={self.seed}) of {', '.join(self.names)}, {length}"]
+        words = [f"mix(seed={self.seed}) of {', '.join(self.names)}, {num_samples()}"]
         if self.order_request is not None:
             order = self.order_request.order
             words.append(f"shuffle({'window' if order is None else order.name!r}, seed={self.order_request.seed})")
