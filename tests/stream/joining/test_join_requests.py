@@ -13,6 +13,7 @@ from tests.stream.joining.joined_data import NUM_LEFT, check_batch, check_joined
 import shoal
 from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
+from shoal.testing import RangeServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -210,6 +211,21 @@ def test_equal_order_reads_each_byte_once(sides: Path) -> None:
     num_chunks = len(ds.resolved.chunks)
     assert stats["num_reads"] <= 2 * num_chunks + right.num_shards
     assert stats["num_rereads"] == 0
+
+
+def test_a_remote_join_shares_requests_and_memory(sides: Path) -> None:
+    """Both sides over HTTP: at most a request for each chunk of each side, no byte twice, and one count of memory."""
+    how: Any = {"seed": 0, "window": "64KiB", "chunk": "8KiB"}
+    with RangeServer(sides) as server:
+        left, right = (shoal.open(f"{server.url}/{name}") for name in ("left", "right-equal"))
+        alone = left.shuffle(**how)
+        both = left.join(right).shuffle(**how)
+        assert [s["__key__"] for s in alone] == [s["__key__"] for s in both]
+    first, second = alone.stats(), both.stats()
+    assert first["num_requests"] < second["num_requests"] <= 2 * len(both.resolved.chunks)
+    indexes = [side.stream.opened.index for side in (left, right)]
+    assert second["requested_bytes"] <= sum(index.num_bytes for index in indexes)
+    assert second["peak_claimed_bytes"] <= 2 * first["peak_claimed_bytes"]
 
 
 def test_memory_follows_the_window(sides: Path) -> None:
