@@ -23,7 +23,7 @@ from shoal.order.protocol import chunk_starts
 from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.join_fields import JoinFields
 from shoal.pipeline.stages.map_and_filter import filters_in
-from shoal.reading.beside.partners import read_together
+from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.choosing.sample_groups import KEY
 from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec
@@ -188,6 +188,5 @@ def _doubled(aligned: KeptAlignment, right: Opened, stored: Runs | None, on: str
 
 
 def _example(right: Opened, on: str, first: int, again: int) -> str:
-    key: Any = read_together(right, first)
-    key = key.get(on, "") if isinstance(key, Mapping) else ""
-    return f"samples {first} and {again} are {key!r:.60}"
+    key = read_sample(right, first).get(on)
+    return f"samples {first} and {again}" + (f" are {key!r:.60}" if key is not None else "")
