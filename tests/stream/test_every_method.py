@@ -53,6 +53,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written(home / "web", range(NUM_WEB), url="u")
     written(home / "code", range(NUM_WEB, NUM_WEB + NUM_CODE), lang="c")
     written(home / "more", range(NUM_WEB + NUM_CODE, NUM_WEB + NUM_CODE + 5), lang="c")
+    scores = ({"text": f"document {number}", "score": number} for number in range(0, NUM_WEB, 3))
+    shoal.pack.pack(scores, home / "scores", format="mds", columns=["text"])
     write_tokenizer(home / "tokenizer.json")
     return home
 
@@ -107,6 +109,7 @@ VERBS: dict[str, list[Call]] = {
     "filter": [call(is_even), call(is_even, refill=True)],
     "flat_map": [call(twice, most=2)],
     "decode": [call()],
+    "join": [call("scores", on="text", how="left"), call("scores", on="text")],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
     "chat_tokens": [call("tokenizer.json", template="{{ messages }}", train_on="all")],
     "fill_in_middle": [call(prefix=1, middle=2, suffix=3, rate=0)],  # tokens name their documents
@@ -185,6 +188,8 @@ def built(home: Path, source: str, links: list[tuple[str, int]]) -> Dataset:
         values, named = VERBS[name][which]
         if name in WITH_TOKENIZERS:
             values = (str(home / values[0]),)
+        if name == "join":
+            values = (shoal.open(home / values[0]),)
         if name == "reweight" and not isinstance(ds, MixedDataset):
             continue
         try:

@@ -21,6 +21,7 @@ import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.order.partition import Partition
 from shoal.orders import Block, Buffer, Full, Sequential, Window
+from shoal.reading.beside import partners
 from shoal.reading.checks import damaged_samples
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.resolved_epochs import Pieces
@@ -28,7 +29,7 @@ from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import batch_maker, nearest_kept
+from shoal.stream.iterating import batch_maker
 from shoal.stream.iterating.batch_maker import BatchMaker, runs_of
 from shoal.stream.iterating.batcher import WholeBatches
 from shoal.stream.iterating.piece_batches import PieceBatches
@@ -307,11 +308,11 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
     looked_at: list[int] = []
     read = damaged_samples.read_sample
 
-    def counted(opened: Any, sample_id: int, *others: Any) -> Any:
+    def counted(opened: Any, sample_id: int, *others: Any, **more: Any) -> Any:
         looked_at.append(sample_id)
-        return read(opened, sample_id, *others)
+        return read(opened, sample_id, *others, **more)
 
-    monkeypatch.setattr(nearest_kept, "read_sample", counted)
+    monkeypatch.setattr(partners, "read_sample", counted)
     ds = tars.shuffle("full", seed=6)
     order = ds.ids().tolist()
     for kept in (order[0], order[100], order[196]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -12,6 +12,7 @@ from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
+from shoal.indexing.alignment.kept_alignments import KeptAlignment
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
@@ -75,7 +76,7 @@ class Opened:
     ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file of the index, or
     of its cached copy; None without a file. Call ``check`` before the first use of a shard. ``stored`` are the samples
     that take part if the dataset's own splits exclude some; None for all. ``left_out`` counts, by suffix, files of the
-    directory that are not shards.
+    directory that are not shards. Samples of the ``companions`` are read together with the samples of this dataset.
     """
 
     store: Store
@@ -87,6 +88,7 @@ class Opened:
     cache: ChunkCache | None = None
     stored: Runs | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+    companions: tuple[Companion, ...] = ()
 
     can_grow = False  # everything is indexed
     depth = 0  # nothing is joined
@@ -131,6 +133,24 @@ class Opened:
     def part_of(self, sample_id: int) -> tuple[Opened, int]:
         """Return the dataset that holds a sample, and the id of the sample there."""
         return self, sample_id
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A dataset whose samples are delivered together with the samples of another dataset.
+
+    The ``kept`` alignment has its sample for each sample of the other dataset.
+    """
+
+    opened: Opened
+    kept: KeptAlignment
+
+
+def each_opened(parts: Iterable[Opened]) -> Iterator[Opened]:
+    """Yield datasets, each followed by its companions."""
+    for part in parts:
+        yield part
+        yield from each_opened(companion.opened for companion in part.companions)
 
 
 @dataclass(frozen=True)

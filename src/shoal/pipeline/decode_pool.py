@@ -24,6 +24,7 @@ from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.conversations.chat_tokens import ChatTokens
 from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.join_fields import JoinFields
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, each_stage
 from shoal.pipeline.stages.tokenizing import Tokenize
@@ -116,7 +117,8 @@ def _gains(stage: Stage) -> bool:
 
 def is_own(stage: Stage) -> bool:
     """Return True if no function of the user sees samples in this stage."""
-    own, parts = (Tokenize, ChatTokens, SelectColumns, Rename, ToTuple, WithIds, FillMissing), each_stage([stage])
+    own = (Tokenize, ChatTokens, SelectColumns, Rename, ToTuple, WithIds, FillMissing, JoinFields)
+    parts = each_stage([stage])
     return all(not part.has_functions if isinstance(part, Decode) else isinstance(part, own) for part in parts)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
-from shoal.indexing.opened_dataset import Opened, OpenedDataset
+from shoal.indexing.opened_dataset import Companion, Opened, OpenedDataset, each_opened
+from shoal.reading.beside.companion_readers import (
+    CompanionReader,
+    OwnSamples,
+    SampleReader,
+    companion_budget,
+    companion_units,
+)
 from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
@@ -32,7 +39,7 @@ class PartReader(NamedTuple):
     part after part.
     """
 
-    reader: Fetcher | LocalSamples | RemoteSamples
+    reader: SampleReader
     budget: Budget
     moves_units: bool
     first_chunk: int
@@ -41,32 +48,42 @@ class PartReader(NamedTuple):
 
 
 class PartReaders:
-    """The readers of all parts; several parts divide a memory limit in proportion to their windows."""
+    """The readers of all parts; several parts divide a memory limit in proportion to their windows.
+
+    ``companions`` are the readers of partners of the samples of parts. Readers are numbered, first those of the parts;
+    a companion comes before its owner if the owner is a companion, too.
+    """
 
     def __init__(
         self, opened: OpenedDataset, orders: Sequence[ResolvedOrder], counters: Counters, options: ReadingOptions
     ) -> None:
         self._caches, self._requests = opened.caches, None
-        shared = None
-        if len(orders) > 1:
+        everything, shared = list(each_opened(opened.parts)), None
+        if len(everything) > 1:
             memory = MemoryBudget(ahead_limit_bytes=0)
-            self._requests = _shared_requests(opened.parts, counters, memory, options)
-            shared = SharedReading(self._requests, memory, len(orders))
+            self._requests = _shared_requests(everything, counters, memory, options)
+            shared = SharedReading(self._requests, memory, len(everything))
+        making = _Making(counters, options, shared)
         self.parts: list[PartReader] = []
+        self.companions: list[CompanionReader] = []
         limits = divided_limits(orders, options.memory_limit_bytes)
         first_chunk = first_unit = first_sample = 0
         for name, part, order, limit in zip(opened.indexes, opened.parts, orders, limits, strict=True):
             try:
-                reader, budget = _part_reader(part, order, counters, options.limited_to(limit), shared)
+                own_limit, companion_limits = _limits_with_companions(part, limit)
+                reader, budget = making.part_reader(part, order, own_limit)
+                first = (order.moves(budget.units), first_chunk, first_unit, first_sample)
+                self.parts.append(PartReader(reader, budget, *first))
+                owner = len(self.parts) - 1
+                for companion, companion_limit in zip(part.companions, companion_limits, strict=True):
+                    making.add_companion(companion, order, companion_limit, owner, self.companions, len(orders))
             except BaseException as error:
                 self.close()
-                if shared is None or not isinstance(error, UsageError):
+                if len(orders) == 1 or not isinstance(error, UsageError):
                     raise
                 msg = f"the source {name!r}, with {limit} bytes of memory_limit={options.memory_limit_bytes}: "
                 hint = "a larger memory_limit=, which sources share as their windows do: this source alone takes "
                 raise UsageError(msg + error.message, hint=hint + error.hint) from None
-            moves_units = order.moves(budget.units)
-            self.parts.append(PartReader(reader, budget, moves_units, first_chunk, first_unit, first_sample))
             first_chunk += order.num_order_chunks
             first_unit += budget.units.num_units
             first_sample += part.index.num_samples
@@ -79,24 +96,94 @@ class PartReaders:
             part.reader.close()
             if cache is not None:
                 cache.report_counts()
+        for companion in self.companions:
+            companion.reader.close()
+
+    def add_partners(self, owned: list[OwnSamples]) -> None:
+        """Append the samples of companions, given the samples of all parts in a span."""
+        owned += [OwnSamples()] * len(self.companions)
+        for number in reversed(range(len(self.parts), len(owned))):
+            companion = self.companions[number - len(self.parts)]
+            owned[number] = companion.own(owned[companion.owner].ids)
+
+    def put_together(self, runs: list[Iterator[list[Any]]], owned: Sequence[OwnSamples]) -> None:
+        """Replace the samples of all readers in a span by the samples of parts, together with their partners."""
+        for number, companion in enumerate(self.companions, len(self.parts)):
+            partners = owned[number].rows
+            runs[companion.owner] = companion.together(runs[companion.owner], runs[number], partners)
+        del runs[len(self.parts) :]
 
 
-def _part_reader(
-    opened: Opened, order: ResolvedOrder, counters: Counters, options: ReadingOptions, shared: SharedReading | None
-) -> tuple[Fetcher | LocalSamples | RemoteSamples, Budget]:
-    is_remote = not opened.store.reads_ahead
-    budget = budget_of(
-        order,
-        options.memory_limit_bytes,
-        is_remote=is_remote,
-        verifies=options.verify == "always",
-        num_sources=1 if shared is None else shared.num_sources,
-    )
-    units, ahead_bytes = budget.units, budget.ahead_bytes
-    if order.by_singles and not is_remote:
-        return LocalSamples(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options), budget
-    kind = RemoteSamples if order.by_singles else Fetcher
-    return kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options, shared=shared), budget
+class _Making(NamedTuple):
+    """Maker of the readers of all parts and of their companions."""
+
+    counters: Counters
+    options: ReadingOptions
+    shared: SharedReading | None
+
+    def part_reader(self, opened: Opened, order: ResolvedOrder, limit_bytes: int | None) -> tuple[SampleReader, Budget]:
+        """Return the reader of a part, and its budget."""
+        options = self.options.limited_to(limit_bytes)
+        budget = budget_of(
+            order,
+            options.memory_limit_bytes,
+            is_remote=not opened.store.reads_ahead,
+            verifies=options.verify == "always",
+            num_sources=self._num_sources,
+        )
+        return self._reader(opened, budget, options, by_singles=order.by_singles), budget
+
+    def add_companion(
+        self,
+        companion: Companion,
+        order: ResolvedOrder,
+        limit_bytes: int | None,
+        owner: int,
+        readers: list[CompanionReader],
+        num_parts: int,
+    ) -> None:
+        """Append the readers of a companion, and before it of its own companions, which share its limit in bytes."""
+        opened, verifies = companion.opened, self.options.verify == "always"
+        chosen = companion_units(order, companion, limit_bytes, verifies=verifies)
+        is_remote = not opened.store.reads_ahead
+        number = num_parts + len(readers) + sum(1 for _ in each_opened([opened])) - 1
+        for inner in opened.companions:
+            self.add_companion(inner, order, limit_bytes, number, readers, num_parts)
+        budget = companion_budget(chosen, order, limit_bytes, is_remote=is_remote, num_sources=self._num_sources)
+        reader = self._reader(opened, budget, self.options.limited_to(limit_bytes), by_singles=chosen.are_singles)
+        readers.append(CompanionReader(companion.kept.alignment, reader, budget, owner, chosen.by_left, self.counters))
+
+    def _reader(self, opened: Opened, budget: Budget, options: ReadingOptions, *, by_singles: bool) -> SampleReader:
+        terms: Any = {"ahead_limit_bytes": budget.ahead_bytes, "options": options}
+        if by_singles and opened.store.reads_ahead:
+            return LocalSamples(opened, budget.units, self.counters, **terms)
+        kind = RemoteSamples if by_singles else Fetcher
+        return kind(opened, budget.units, self.counters, **terms, shared=self.shared)
+
+    @property
+    def _num_sources(self) -> int:
+        return 1 if self.shared is None else self.shared.num_sources
+
+
+def _limits_with_companions(part: Opened, limit_bytes: int | None) -> tuple[int | None, list[int | None]]:
+    """Divide the memory limit of a part among itself and its companions, in proportion to the bytes of samples.
+
+    Each gets room for some extents, and companions together get at most half.
+    """
+    if limit_bytes is None or not part.companions:
+        return limit_bytes, [None] * len(part.companions)
+    means = [_mean_bytes(opened) for opened in (part, *(companion.opened for companion in part.companions))]
+    limits: list[int] = []
+    for companion, mean_bytes in zip(part.companions, means[1:], strict=True):
+        largest_bytes = int(companion.opened.index.extent_decoded_bytes.max(initial=1))
+        share = max(round(limit_bytes * mean_bytes / sum(means)), _LEAST_EXTENTS * largest_bytes)
+        limits.append(max(1, min(share, limit_bytes // (2 * len(part.companions)))))
+    return limit_bytes - sum(limits), [*limits]
+
+
+def _mean_bytes(opened: Opened) -> float:
+    """Return the decoded bytes of an average sample."""
+    return max(1.0, float(opened.index.extent_decoded_bytes.sum()) / max(1, opened.index.num_samples))
 
 
 def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> list[int | None]:
@@ -111,7 +198,7 @@ def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> 
 
 
 def _shared_requests(
-    opened: tuple[Opened, ...], counters: Counters, memory: MemoryBudget, options: ReadingOptions
+    opened: Sequence[Opened], counters: Counters, memory: MemoryBudget, options: ReadingOptions
 ) -> RequestPool | None:
     """Return the threads for the requests of all remote sources; None if all are local."""
     remote = [part for part in opened if not part.store.reads_ahead]

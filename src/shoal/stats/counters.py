@@ -32,7 +32,8 @@ class Counters:
     ``num_rereads`` counts reads of a unit that an iterator had released before; ``num_repeats`` samples delivered a
     second time, marked in ``__pad__``; ``num_filtered`` samples that a filter dropped; ``num_skipped`` damaged samples
     that were left out (``skipped_ids`` lists the first 1,000); ``num_refilled`` other samples that took the place of
-    filtered or skipped ones in a batch. ``make_seconds`` is the time spent on making batches (or samples), and
+    filtered or skipped ones in a batch; ``num_unmatched`` samples read without a partner (`Dataset.join`), for each of
+    several joins. ``make_seconds`` is the time spent on making batches (or samples), and
     ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
 
     ``num_reads`` and ``read_bytes`` are the reads that the order needed and whose bytes have arrived, ``num_requests``
@@ -90,6 +91,7 @@ class Counters:
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)
     num_reads: int = 0
+    num_unmatched: int = 0
     num_rereads: int = 0
     read_bytes: int = 0
     peak_held_bytes: int = 0

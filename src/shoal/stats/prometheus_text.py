@@ -36,6 +36,7 @@ _HELP = {
     "num_ungrouped_samples": "Samples of finished epochs in no batch by column, over all ranks.",
     "num_skipped": "Damaged samples that were left out.",
     "num_reads": "Reads that the order needed.",
+    "num_unmatched": "Samples read without a partner in a joined dataset.",
     "num_rereads": "Reads of chunks that had been evicted.",
     "read_bytes": "Bytes that the order needed.",
     "num_requests": "Requests to the store, retries included.",

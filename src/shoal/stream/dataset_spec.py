@@ -168,23 +168,23 @@ class DatasetSpec:
 
     def summary(self, resolved: Resolved | None = None) -> str:
         """Return a one-line description, without indexing; ``resolved`` may know the progress of the index."""
-        batching, request, noun = self.batching, self.order_request, self.rows.noun
+        batching, request = self.batching, self.order_request
         parts = [] if request.names_source else [resolved.words if resolved is not None else ""]
         if not request.names_source and not parts[0]:
-            parts = [self.source.words(lambda: f"{self.num_samples:,} {noun}")]
+            parts = [self.source.words(self._counted)]
         if self.sampling is not None:
             parts.append(f"sampled ({self.repeats})")
         if self.request is not None:
-            parts += request.words(
-                lambda: "endless" if self.num_samples > FOREVER // 2 else f"{self.num_samples:,} {noun}"
-            )
+            parts += request.words(self._counted)
         parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
         parts += self.rows.words
         parts += [] if batching is None else [batching.words]
         return ", ".join(parts)
 
-    def _size(self, noun: str) -> str:
-        return "endless" if self.num_samples > FOREVER // 2 else f"{self.num_samples:,} {noun}"
+    def _counted(self) -> str:
+        """Return the number of samples of an epoch in words."""
+        num_samples = self.num_samples
+        return "endless" if num_samples > FOREVER // 2 else f"{num_samples:,} {self.rows.noun}"
 
     # ---- additions by methods of `Dataset`
 

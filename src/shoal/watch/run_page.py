@@ -191,6 +191,7 @@ def _requests(stats: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         "num_retries": "Retries", "num_throttled": "Throttled by the store", "num_hedges": "Requests sent twice",
         "num_corrupt": "Corrupt responses", "num_skipped": "Damaged samples skipped",
         "num_rereads": "Chunks read again", "num_filtered": "Samples filtered out", "num_waits": "Waits for the source",
+        "num_unmatched": "Samples without a partner",
     }  # fmt: skip
     for name, words in names.items():
         if stats.get(name):

@@ -119,6 +119,18 @@ def scan_columns(
     return ScannedColumns(arrays, texts, about)
 
 
+def scanned_parts(opened: Opened, column: Column) -> Iterator[Part]:
+    """Yield the values of a column in consecutive samples, part after part, without keeping them.
+
+    Memory: up to 256 MiB of decoded samples (two spans, if they are larger). Raises the errors of `scan_columns`; but
+    parts may differ in kind, and some samples may have no value.
+    """
+    kept = KeptParts(opened, [column])
+    for _, values in _SpanReader(opened, [column], frozenset()).in_order(kept, None):
+        yield values.parts[0]
+    kept.clear()
+
+
 def _sample_name(index: Index, sample_id: int) -> str:
     shard = index.shard_names[int(index.extent_shard[extent_of(index, sample_id)])]
     return f"sample {sample_id} ({shard})"

@@ -30,6 +30,11 @@ class _Around(Stage):
 
     stage: Stage
 
+    @property
+    def inner_stages(self) -> tuple[Stage, ...]:  # type: ignore[override]
+        """The stage that this stage is around."""
+        return (self.stage,)
+
     def in_epoch(self, epoch: int) -> Self:
         """Return this stage for one epoch."""
         return replace(self, stage=self.stage.in_epoch(epoch))

@@ -23,6 +23,9 @@ class Stage(ABC):
     own_stages: tuple[tuple[Stage, ...], ...] = ()
     """The stages of each part of a join of datasets; empty if all samples go through this one."""
 
+    inner_stages: tuple[Stage, ...] = ()
+    """Stages that this stage runs on a part of each sample."""
+
     takes_columns = False
     """True if this stage processes the columns of a batch like samples."""
 
@@ -126,9 +129,10 @@ def stages_of(stages: tuple[Stage, ...], part: int) -> tuple[Stage, ...]:
 
 
 def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
-    """Yield the stages; the stages of each part replace the stage that runs them."""
+    """Yield the stages and their inner stages; the stages of each part replace the stage that runs them."""
     for stage in stages:
         if not stage.own_stages:
             yield stage
+        yield from each_stage(stage.inner_stages)
         for own in stage.own_stages:
             yield from each_stage(own)

@@ -20,7 +20,7 @@ from shoal.hints import did_you_mean, pip_install, pointer_in
 from shoal.index.table import Index
 from shoal.pipeline.stages.chosen_fields import fields_of, value_at, without_value
 from shoal.pipeline.stages.running import FieldError
-from shoal.pipeline.stages.stage import Stage, stages_of
+from shoal.pipeline.stages.stage import Stage, each_stage, stages_of
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import without_secrets
@@ -177,7 +177,8 @@ def tokenizers_of(stages: tuple[Stage, ...], indexes: Mapping[str, Index | None]
     tokenizers = {}
     for number, (name, index) in enumerate(indexes.items()):
         stored = [] if index is None else index.metadata.get(TOKENIZERS, ())
-        own = [identity for stage in stages_of(stages, number) for identity in stage.token_identities]
+        of_part = each_stage(stages_of(stages, number))
+        own = [identity for stage in of_part for identity in stage.token_identities]
         if identities := tuple(dict.fromkeys([*map(str, stored), *own])):
             tokenizers[name] = identities
     return tokenizers

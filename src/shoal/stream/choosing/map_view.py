@@ -13,7 +13,7 @@ from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED, in_epoch, stages_of
 from shoal.processes.process_ends import end_with_trainer
-from shoal.reading.checks.damaged_samples import read_sample
+from shoal.reading.beside.partners import read_together
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
@@ -78,7 +78,7 @@ class MapView:
             raise NoSampleError(f"there is no sample {number}: the dataset has ids 0 to {total - 1}")
         number %= total
         end_with_trainer()
-        sample = read_sample(*self._opened.part_of(number), verifies=self._verifies)
+        sample = read_together(*self._opened.part_of(number), verifies=self._verifies)
         epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
         result = run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)
         if result is DROPPED:

@@ -88,7 +88,7 @@ def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
     """Return the hash of each group, shape (num_values,); `UsageError` if a group is neither a text nor a number."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     if all(isinstance(value, str) for value in plain):
-        return _hashed_texts(plain)
+        return hashed_texts(plain)
     if odd := [value for value in plain if not isinstance(value, str | int | float)]:
         raise UsageError(f"a group is a text or a number; got {odd[0]!r:.80} of type {type(odd[0]).__name__}")
     hashes = np.empty(len(plain), dtype=np.uint64)
@@ -96,26 +96,33 @@ def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
         places = [number for number, value in enumerate(plain) if isinstance(value, kind)]
         chosen = [plain[place] for place in places]
         if kind is int:  # integers beyond 64 bits are hashed as texts
-            hashes[places] = _hashed_texts([str(int(value)) for value in chosen])
+            hashes[places] = hashed_texts([str(int(value)) for value in chosen])
         else:
-            hashes[places] = _hashed_texts(chosen) if kind is str else _hashed_numbers(np.array(chosen, dtype=float))
+            hashes[places] = hashed_texts(chosen) if kind is str else hashed_numbers(np.array(chosen, dtype=float))
     return hashes
 
 
 def _hashed(values: Sequence[str], group: Callable[[Any], Any] | None) -> NDArray[np.uint64]:
-    return _hashed_texts(values) if group is None else hashed_values(map(group, values))
+    return hashed_texts(values) if group is None else hashed_values(map(group, values))
 
 
-def _hashed_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
+def is_whole_number(text: str) -> bool:
+    """Return True if a text is the usual spelling of an integer with up to 20 digits."""
+    return _WHOLE.fullmatch(text) is not None
+
+
+def hashed_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """Return the hash of each text; the text of a whole number has the hash of the number."""
     hashes = text_keys(_OF_TEXTS, texts)
-    numbers = [(i, int(text)) for i, text in enumerate(texts) if _WHOLE.fullmatch(text)]
+    numbers = [(i, int(text)) for i, text in enumerate(texts) if is_whole_number(text)]
     for kind, first, end in ((np.int64, -(2**63), 2**63), (np.uint64, 2**63, 2**64)):
         chosen = [(i, number) for i, number in numbers if first <= number < end]
-        hashes[[i for i, _ in chosen]] = _hashed_numbers(np.array([number for _, number in chosen], dtype=kind))
+        hashes[[i for i, _ in chosen]] = hashed_numbers(np.array([number for _, number in chosen], dtype=kind))
     return hashes
 
 
-def _hashed_numbers(values: NDArray[Any]) -> NDArray[np.uint64]:
+def hashed_numbers(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return the hash of each number: numbers are equal in value, whatever their type."""
     if values.dtype.kind in "bi":
         return keys(_OF_NUMBERS, values)
     words = values.astype(np.uint64 if values.dtype.kind == "u" else np.float64).view(np.uint64)
@@ -137,7 +144,7 @@ def _of_values(values: NDArray[Any] | Sequence[str], group: Callable[[Any], Any]
     if not isinstance(values, np.ndarray):
         return Groups(len(values), lambda first, end: _hashed(values[first:end], group))
     if group is None:
-        return Groups(len(values), lambda first, end: _hashed_numbers(values[first:end]))
+        return Groups(len(values), lambda first, end: hashed_numbers(values[first:end]))
     numbers, places = np.unique(values, return_inverse=True)
     hashes = hashed_values(map(group, numbers.tolist()))
     return Groups(len(values), lambda first, end: hashes[places[first:end]])
@@ -152,7 +159,7 @@ def _of_words(codes: NDArray[Any], hashes: NDArray[np.uint64]) -> Groups:
         if known.all():
             every: NDArray[np.uint64] = hashes[span]
             return every
-        of_numbers = _hashed_numbers(span)
+        of_numbers = hashed_numbers(span)
         of_numbers[known] = hashes[span[known]]
         return of_numbers
 
@@ -161,7 +168,7 @@ def _of_words(codes: NDArray[Any], hashes: NDArray[np.uint64]) -> Groups:
 
 def _single_samples(index: Index) -> Groups:
     """Make each sample a group, identified by the name of its shard and its number there."""
-    shard_hashes, first_sample = _hashed_texts(_shard_names(index)), _first_sample(index)
+    shard_hashes, first_sample = hashed_texts(_shard_names(index)), _first_sample(index)
 
     def of_span(first: int, end: int) -> NDArray[np.uint64]:
         numbers = np.arange(first, end) - _spread(first_sample, first_sample, first, end)

@@ -12,7 +12,8 @@ from shoal.errors import UsageError
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED
-from shoal.reading.checks.damaged_samples import Damaged, read_sample, salvaged_sample
+from shoal.reading.beside.partners import read_together, salvaged_together
+from shoal.reading.checks.damaged_samples import Damaged
 from shoal.stream.iterating.batch_context import BatchContext
 
 
@@ -81,10 +82,10 @@ def _alone(context: BatchContext, sample_id: int) -> Any:
     opened, stages, quarantine = context.opened, context.pipeline.stages, context.quarantine
     if quarantine is None:
         return run_stages(
-            stages, read_sample(*opened.part_of(sample_id), context.requests), sample_id, index=opened.index
+            stages, read_together(*opened.part_of(sample_id), context.requests), sample_id, index=opened.index
         )
     if quarantine.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id), context.requests)
+    sample = (salvaged_together if quarantine.finds else read_together)(*opened.part_of(sample_id), context.requests)
     result = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
     return SKIPPED if type(result) is Damaged else result

@@ -14,14 +14,14 @@ from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
+from shoal.reading.beside.companion_readers import CompanionReader, OwnSamples
 from shoal.reading.fetcher import Fetcher
-from shoal.reading.part_readers import PartReaders
+from shoal.reading.part_readers import PartReader, PartReaders
 from shoal.reading.schedule.lifetimes import handed_on
 from shoal.stream.iterating.shares import ReadSpan, Shares
 
 _ALL = slice(None)
 _NOTHING = np.zeros(0, dtype=np.int64)
-_NO_SAMPLES: Any = (_NOTHING, _NOTHING, _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,24 @@ class Reading:
         With limited memory only the current span is read ahead, since the next span decides which units stay.
         """
         parts, join = self.readers.parts, self.index if isinstance(self.index, JoinedIndex) else None
+        readers: list[PartReader | CompanionReader] = [*parts, *self.readers.companions]
         current: tuple[Share, range, slice | NDArray[np.bool_]] | None = None
-        # For each part: the rows of its samples among all that are read, their ids in the part, and their units.
-        owned = [_NO_SAMPLES] * len(parts)
+        owned = [OwnSamples()] * len(readers)
         for following in itertools.chain(shares, [None]):
-            coming, after = None, [_NO_SAMPLES] * len(parts)
+            coming, after = None, [OwnSamples()] * len(readers)
             if following is not None:
                 share, steps = following
                 coming = share, steps, (to_read := _to_read_of(share, quarantine))
                 ids, chunks = share.ids[to_read], share.chunks[to_read]
+                after = [OwnSamples()] * len(parts)
                 for number, rows, own_ids in [(0, _ALL, ids)] if join is None else join.by_part(ids):
                     part, units = parts[number], chunks[rows] - parts[number].first_chunk
-                    after[number] = rows, own_ids, units if part.moves_units else part.budget.units.of(own_ids, units)
+                    units = units if part.moves_units else part.budget.units.of(own_ids, units)
+                    after[number] = OwnSamples(rows, own_ids, units)
+                self.readers.add_partners(after)
             runs: list[Iterator[list[Any]]] = []
-            for part, (_, own_ids, units), (_, _, units_after) in zip(parts, owned, after, strict=True):
-                fetch, keeping, drops = part.reader, part.budget.keeping, list[int]()
+            for reader, (_, own_ids, units), (_, _, units_after) in zip(readers, owned, after, strict=True):
+                fetch, keeping, drops = reader.reader, reader.budget.keeping, list[int]()
                 if not isinstance(fetch, Fetcher):
                     runs.append([sample] for sample in fetch.samples(own_ids.tolist(), units))
                     continue
@@ -76,7 +79,8 @@ class Reading:
                 fetch.read_ahead(reads)
                 runs.append(fetch.runs(own_ids.tolist(), units.tolist(), last.tolist(), drops))
             if current is not None:
-                yield _span_of(*current, runs, [rows for rows, _, _ in owned])
+                self.readers.put_together(runs, owned)
+                yield _span_of(*current, runs, [own.rows for own in owned[: len(parts)]])
             current, owned = coming, after
 
 

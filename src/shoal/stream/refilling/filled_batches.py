@@ -281,9 +281,10 @@ class BatchFiller(Iterator[Any]):
         position = self._position
         is_whole = not (self._first or position.start or self._context.resolved.deals)
         if is_whole and not self._has_kept and position.num_steps:
-            msg = f"filter() or flat_map() keeps none of the {position.num_steps} samples that rank {position.rank} gets in "
-            msg += "epoch "
-            msg += str(position.epoch)
+            msg = (
+                f"filter() or flat_map() keeps none of the {position.num_steps} samples that rank {position.rank} gets "
+            )
+            msg += f"in epoch {position.epoch}"
             hint = (
                 "try the function on ds[0]; if few samples are kept, use fewer ranks, or filter() without refill=True"
             )

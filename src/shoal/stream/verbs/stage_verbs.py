@@ -19,6 +19,7 @@ from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, Seeded
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
 from shoal.stream.dataset_spec import DIVIDED, GROUPED
+from shoal.stream.joining.join_datasets import joined_spec
 from shoal.stream.refilling.filled_batches import FilledRows
 from shoal.stream.refilling.parts_of_samples import PartRows
 from shoal.stream.verbs.token_verbs import TokenVerbs
@@ -177,6 +178,56 @@ class StageVerbs(TokenVerbs):
         features = features_of(self.stream.opened) if describes else None
         stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size, crop=crop)
         return self._then(stage, "decode()")
+
+    def join(
+        self,
+        other: Any,
+        *,
+        on: str | tuple[str, str] = "__key__",
+        how: str = "inner",
+        missing: Mapping[str, Any] | None = None,
+        doubles: str = "refuse",
+    ) -> Self:
+        """Add the fields of another dataset's samples with the same keys: captions or embeddings that were made later.
+
+        Order, ids, states and certificates are those of this dataset. Keys are matched once, out of core, and the
+        result is cached (docs/guides/join-captions-made-later.md). Partners are read along with their samples. Call
+        `join` before `decode`, `map` and other stages, which then see the fields of both sides. Stages of ``other``
+        apply to its own fields, before they are joined. ``__key__`` is always that of this dataset.
+
+        Parameters
+        ----------
+        other
+            A dataset, selected and with stages if need be, but without an order or batches.
+        on
+            ``"__key__"`` of tars and folders, a column of the index, or a field of the samples; a pair if the sides
+            have other names for it. The number 7 and the text "7" are equal.
+        how
+            "inner" selects the samples with a partner; "left" keeps all, and those without have no fields of ``other``.
+        missing
+            Values of fields for samples without a partner, by name. Without a value, such a field is None in batches.
+        doubles
+            "refuse" raises if samples of ``other`` share a key; "first" takes the first of them.
+
+        Raises
+        ------
+        UsageError
+            A sample has no key, keys of ``other`` are not unique, or, when samples are read, both sides have a field.
+
+        Examples
+        --------
+        >>> shoal.pack.pack(({"id": f"cat/{i:03d}", "caption": f"cat {i} sleeps"} for i in range(90)), "captions.jsonl")
+        >>> joined = ds.join(shoal.open("captions.jsonl"), on=("__key__", "id"))
+        >>> joined[7]
+        {'__key__': 'cat/007', 'txt': b'cat 7', 'cls': b'0', 'id': 'cat/007', 'caption': 'cat 7 sleeps'}
+        >>> joined
+        <shoal.Dataset: 90 samples of 1 tar shard, join on __key__: 90 of 200 samples have a partner>
+        """
+        if not isinstance(other, StageVerbs):
+            msg = f"join() takes a dataset; got {type(other).__name__}"
+            raise UsageError(msg, hint='ds.join(shoal.open("captions-*.tar"))')
+        left, right = self.stream.spec, other.stream.spec
+        return type(self)(joined_spec(left, right, on=on, how=how, missing=missing, doubles=doubles))
 
     def rename(self, **names: str) -> Self:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.errors import IndexFileError, ShoalError
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, local_file_of
-from shoal.indexing.opened_dataset import Opened
+from shoal.indexing.opened_dataset import Opened, each_opened
 from shoal.processes.main_module import MainUnpickler, RecordingPickler
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.iterating.iterator_specs import WorkerSpec
@@ -25,7 +25,8 @@ def pack(work: WorkerSpec, *others: Any) -> tuple[bytes, set[str]]:
     """
     buffer = io.BytesIO()
     pickler = RecordingPickler(buffer)
-    named = {id(part.index): (path, part.index.fingerprint) for part in work.opened.parts if (path := _path_of(part))}
+    parts = each_opened(work.opened.parts)
+    named = {id(part.index): (path, part.index.fingerprint) for part in parts if (path := _path_of(part))}
     pickler.persistent_id = lambda thing: named.get(id(thing))  # type: ignore[method-assign]
     pickler.dump((work, *others))
     return buffer.getvalue(), pickler.packages
