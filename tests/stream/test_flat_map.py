@@ -163,6 +163,17 @@ def test_random_numbers_of_parts_are_their_own(tars: Dataset) -> None:
     assert not {*first.values()} & {*drawn(later).values()}
 
 
+def test_a_seeded_map_before_it_draws_other_numbers(tars: Dataset) -> None:
+    def draws(sample: Any, rng: np.random.Generator) -> Any:
+        return {"drawn": rng.integers(1 << 40)}
+
+    def divides_again(sample: Any, rng: np.random.Generator) -> Any:
+        return [{**sample, "drawn again": rng.integers(1 << 40)}]
+
+    (batch,) = tars.shuffle(seed=3).map(draws, seed=True).flat_map(divides_again, most=1, seed=True).batch(1000)
+    assert not {*batch["drawn"].tolist()} & {*batch["drawn again"].tolist()}
+
+
 def test_a_sample_at_hand_is_the_list_of_its_parts(divided: Dataset) -> None:
     number = divided.ids().tolist()[0]
     assert [(part["number"], part["part"]) for part in divided[number]] == all_parts([number])

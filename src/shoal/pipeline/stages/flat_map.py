@@ -35,6 +35,11 @@ class _Around(Stage):
         """The stage that this stage is around."""
         return (self.stage,)
 
+    @property
+    def kind(self) -> type:
+        """The class of the stage that this stage is around."""
+        return self.stage.kind
+
     def in_epoch(self, epoch: int) -> Self:
         """Return this stage for one epoch."""
         return replace(self, stage=self.stage.in_epoch(epoch))

@@ -72,6 +72,11 @@ class Stage(ABC):
         """Return this stage for one epoch."""
         return self
 
+    @property
+    def kind(self) -> type:
+        """The class that draws the random numbers of this stage; the stages of a kind are numbered."""
+        return type(self)
+
     def seeded(self, seed: int, numbers: Iterator[int]) -> Stage:  # noqa: ARG002
         """Return this stage with the seed of the order, and the next of ``numbers`` if it draws random numbers."""
         return self
