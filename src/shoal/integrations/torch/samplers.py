@@ -130,5 +130,5 @@ class Sampler:
 def _refuse_sequences(dataset: Dataset, what: str) -> None:
     """Raise `UsageError` if the dataset packs documents: the ids of a batch would be numbers of sequences."""
     if verb := dataset.stream.spec.rows.verb:
-        msg = f"{what} yields ids of samples, but {verb} joins pieces of several samples"
+        msg = f"{what} yields ids of samples, but {verb} joins several samples"
         raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")
