@@ -121,6 +121,8 @@ def test_states_that_cannot_be_traced_say_why(home: Path, calls: Calls) -> None:
     streamed = dataset("web", lengths=None)
     state = saved(streamed, 2)
     assert "pack_sequences(lengths=None)" in calls.refused("trace", "web", *request)
+    Path(state).write_text(json.dumps(shoal.open("web").shuffle(seed=2).batch(4, by="shard").state_dict()))
+    assert "counts batches of batch(by=)" in calls.refused("trace", "web", *request)
     given = dataset("web").state_dict()
     given["order"] = {**given["order"], "packed": {**given["order"]["packed"], "lengths": "00"}}
     del given["check"]

@@ -77,6 +77,9 @@ class Streams:
             "nested": self.nested,
             "packed": lambda: self.counted().pack_sequences(128, lengths="n"),
             "by length": lambda: self.counted().batch_by_length(8, lengths="n"),
+            "by column": lambda: self.counted().batch(8, by="shard", alike=2),
+            "classes": lambda: self.counted().batch(2, 3, by="shard", too_small="drop"),
+            "within limits": lambda: self.counted().batch(limits={"n": 200}),
             "packed as they come": self.packed,
             "packed as they come, rank 0 of 2": lambda: self.packed().partition(rank=0, world_size=2),
             "live sequence": lambda: shoal.from_iterable([{"id": i} for i in range(90)]).shuffle(seed=0, buffer=7),
@@ -86,7 +89,7 @@ class Streams:
             .shuffle(seed=0, buffer=7),
         }  # fmt: skip
         made = makers[kind]()
-        if kind == "by length":
+        if kind in ("by length", "by column", "classes", "within limits"):
             return made
         return made.batch(SIZE, steps="apart") if kind.endswith("rank 0 of 2") else made.batch(SIZE)
 
@@ -104,7 +107,17 @@ class Streams:
 
 KINDS = (
     *("window", "full", "chosen", "sampled", "gaps", "refill", "refill, rank 0 of 2", "growing", "mixture"),
-    *("reweighted", "nested", "packed", "by length", "packed as they come", "packed as they come, rank 0 of 2"),
+    *(
+        "reweighted",
+        "nested",
+        "packed",
+        "by length",
+        "by column",
+        "classes",
+        "within limits",
+        "packed as they come",
+        "packed as they come, rank 0 of 2",
+    ),
     *("live sequence", "live replay", "live function", "followed"),
 )
 

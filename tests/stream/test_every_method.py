@@ -409,7 +409,7 @@ def test_lists_of_sample_ids_and_functions_that_collate_are_refused_for_sequence
         (torch.BatchSampler, packed.batch(4)),
         (torch.BatchSampler, shoal.open(home / "web").batch_by_length(4)),
     ):
-        with pytest.raises(UsageError, match="joins pieces of several samples"):
+        with pytest.raises(UsageError, match="joins several samples"):
             sampler(ds)
     for each in (packed.batch(4), shoal.open(home / "web").pack_sequences(16, lengths=None).batch(4)):
         with pytest.raises(UsageError, match=r"makes the arrays itself"):

@@ -131,5 +131,5 @@ def _refuse_sequences(dataset: Dataset, what: str) -> None:
     """Raise `UsageError` if the rows of batches are not samples: they have no ids that a sampler could yield."""
     rows = dataset.stream.spec.rows
     if rows.verb or rows.divider:
-        does = f"{rows.verb} joins pieces of several samples" if rows.verb else f"{rows.divider} makes several of one"
+        does = f"{rows.verb} joins several samples" if rows.verb else f"{rows.divider} makes several of one"
         raise UsageError(f"{what} yields ids of samples, but {does}", hint="shoal.torch.DataLoader(ds)")

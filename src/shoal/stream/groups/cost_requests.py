@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.arguments import as_text, with_type
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.order.groups.cost_batches import CostBatches
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.pipeline.stages.stage import Stage
@@ -96,6 +97,6 @@ def num_too_large(resolved: ResolvedSequences, epoch: int) -> int:
 def _refuse(parts: Sequence[ResolvedOrder], batches: CostBatches, sample_id: int, num_samples: int) -> None:
     costs = {column: cost_column(parts, column, "limits=")[sample_id] for column in batches.limits}
     column = next(name for name, limit in batches.limits.items() if costs[name] > limit)
-    msg = f"the sample with id {sample_id} has {costs[column]:,} {column}, but a batch has at most "
-    msg += f"{batches.limits[column]:,}; {num_samples:,} samples cost more than a limit"
+    msg = f"the sample with id {sample_id} has {costs[column]:,.12g} {column}, but a batch has at most "
+    msg += f"{batches.limits[column]:,}; {counted(num_samples, 'sample')} of the index are above a limit"
     raise UsageError(msg, hint='too_large="drop" leaves such samples out; or larger limits=, or select() other samples')

@@ -16,6 +16,7 @@ from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 
 _ANY_TOKEN = 0
+_BY_COLUMN = ("by", "limits")
 
 
 def of_documents(saved: State) -> State:
@@ -44,6 +45,9 @@ def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, co
 
 def _requests(arguments: dict[str, Any], column: str) -> list[SequenceRequest]:
     """Return the possible requests for a packing: without separators, and with them."""
+    if batched_by := [name for name in _BY_COLUMN if name in arguments]:
+        msg = f"the state counts batches of batch({batched_by[0]}=), and a state does not hold their columns"
+        raise StateError(msg, hint="use the dataset of the run: `shoal trace --run MODULE:NAME`")
     try:
         if "buckets" in arguments:
             batches = LengthBatches(**{**arguments, "buckets": tuple(arguments["buckets"])})

@@ -224,7 +224,7 @@ class StageVerbs(TokenVerbs):
         <shoal.Dataset: 90 samples of 1 tar shard, join on __key__: 90 of 200 samples have a partner>
         """
         if not isinstance(other, StageVerbs):
-            msg = f"join() takes a dataset; got {type(other).__name__}"
+            msg = f"join() takes a dataset; got {other!r:.80}"
             raise UsageError(msg, hint='ds.join(shoal.open("captions-*.tar"))')
         left, right = self.stream.spec, other.stream.spec
         return type(self)(joined_spec(left, right, on=on, how=how, missing=missing, doubles=doubles))
