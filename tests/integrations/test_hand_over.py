@@ -1,0 +1,111 @@
+"""Other libraries take batches without a copy, and keep them as long as they like."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+import shoal.pack
+from shoal.torch import DataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+NUM_SAMPLES, WIDTH, SIZE = 256, 16 << 10, 32
+BATCH_BYTES = SIZE * WIDTH * 4  # 2 MiB: memory of this size is reused
+TAKERS = {"numpy": np.from_dlpack, "torch": torch.from_dlpack}
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Sample i is an array of i."""
+    directory = tmp_path_factory.mktemp("mds")
+    columns = {"x": f"ndarray:float32:{WIDTH}", "n": "int"}
+    with shoal.pack.Writer(directory, format="mds", options={"columns": columns}) as writer:
+        for number in range(NUM_SAMPLES):
+            writer.write({"x": np.full(WIDTH, number, np.float32), "n": number})
+    return shoal.open(directory).shuffle(seed=0)
+
+
+def gathered(ds: Any) -> Any:
+    return ds.batch(SIZE).format("numpy")
+
+
+def collated(ds: Any) -> Any:
+    return ds.map(dict).batch(SIZE).format("numpy")
+
+
+def of_threads(ds: Any) -> Any:
+    return DataLoader(ds.map(dict).batch(SIZE))
+
+
+def of_workers(ds: Any) -> Any:
+    return DataLoader(ds.batch(SIZE), num_workers=1, multiprocessing_context="forkserver")
+
+
+WAYS = [gathered, collated, of_threads, of_workers]
+
+
+def address_of(value: Any) -> int:
+    return int(value.data_ptr() if isinstance(value, torch.Tensor) else value.ctypes.data)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_dlpack_takes_numbers_without_a_copy_and_may_write(way: Callable[[Any], Any], taker: str, ds: Any) -> None:
+    batch = next(iter(way(ds)))
+    view = TAKERS[taker](batch["x"])
+    assert address_of(view) == address_of(batch["x"])
+    view[0, 0] = -1
+    assert float(batch["x"][0, 0]) == -1
+
+
+def views_of(batches: Iterator[Any], take: Callable[[Any], Any]) -> Iterator[tuple[Any, list[int]]]:
+    for batch in batches:
+        yield take(batch["x"]), batch["n"].tolist()
+        del batch  # only the view is left
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_that_a_view_refers_to_is_never_reused(way: Callable[[Any], Any], taker: str, ds: Any) -> None:
+    kept = list(views_of(iter(way(ds)), TAKERS[taker]))
+    gc.collect()
+    assert len({address_of(view) for view, _ in kept}) == NUM_SAMPLES // SIZE
+    for view, numbers in kept:
+        assert view.shape == (SIZE, WIDTH)
+        assert (np.asarray(view) == np.array(numbers)[:, None]).all()
+
+
+@pytest.mark.parametrize("way", [collated, of_threads, of_workers])
+def test_without_a_view_memory_is_reused(way: Callable[[Any], Any], ds: Any) -> None:
+    addresses = []
+    for batch in way(ds):
+        addresses.append(address_of(batch["x"]))
+        del batch
+    assert len(set(addresses)) < len(addresses)
+
+
+def test_samples_are_taken_like_batches(ds: Any) -> None:
+    for one in (ds[3], next(iter(ds)), next(iter(ds.reading(copy=False).format("numpy")))):
+        view = np.from_dlpack(one["x"])
+        assert address_of(view) == address_of(one["x"])
+        assert view.flags.writeable
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_arrow_tables_are_kept_like_arrays(num_workers: int, ds: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+    loader = DataLoader(ds.batch(SIZE).format("arrow"), num_workers=num_workers)
+    kept = [pa.RecordBatchReader.from_stream(batch).read_all() for batch in loader]  # by the PyCapsule interface
+    gc.collect()
+    first = kept[0].schema
+    assert first == pa.schema({"x": pa.list_(pa.float32(), WIDTH), "n": pa.int64()})
+    assert all(table.schema.equals(first) for table in kept)
+    for table in kept:
+        rows = table["x"].chunk(0).flatten().to_numpy().reshape(-1, WIDTH)
+        assert (rows == table["n"].to_numpy()[:, None]).all()
