@@ -98,14 +98,21 @@ def test_samples_are_taken_like_batches(ds: Any) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_arrow_tables_are_kept_like_arrays(num_workers: int, ds: Any) -> None:
+def test_arrow_tables_are_taken_and_kept_like_arrays(num_workers: int, ds: Any) -> None:
     pa = pytest.importorskip("pyarrow")
-    loader = DataLoader(ds.batch(SIZE).format("arrow"), num_workers=num_workers)
-    kept = [pa.RecordBatchReader.from_stream(batch).read_all() for batch in loader]  # by the PyCapsule interface
+    kept = []
+    for batch in DataLoader(ds.batch(SIZE).format("arrow"), num_workers=num_workers):
+        table = pa.RecordBatchReader.from_stream(batch).read_all()  # what another library takes: a PyCapsule
+        assert buffer_of(table).address == buffer_of(batch).address
+        kept.append((table, batch["n"].to_pylist()))
+        del batch
     gc.collect()
-    first = kept[0].schema
-    assert first == pa.schema({"x": pa.list_(pa.float32(), WIDTH), "n": pa.int64()})
-    assert all(table.schema.equals(first) for table in kept)
-    for table in kept:
-        rows = table["x"].chunk(0).flatten().to_numpy().reshape(-1, WIDTH)
-        assert (rows == table["n"].to_numpy()[:, None]).all()
+    assert len({buffer_of(table).address for table, _ in kept}) == NUM_SAMPLES // SIZE
+    for table, numbers in kept:
+        assert table.schema.equals(pa.schema({"x": pa.list_(pa.float32(), WIDTH), "n": pa.int64()}))
+        rows = table["x"].chunk(0).flatten().to_numpy().reshape(SIZE, WIDTH)
+        assert (rows == np.array(numbers)[:, None]).all()
+
+
+def buffer_of(table: Any) -> Any:
+    return table["x"].chunk(0).buffers()[-1]
