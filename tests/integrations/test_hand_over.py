@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.dlpack import from_dlpack
 
 import shoal
 import shoal.pack
@@ -17,7 +19,7 @@ from shoal.torch import DataLoader
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 NUM_SAMPLES, WIDTH, SIZE = 256, 16 << 10, 32
 BATCH_BYTES = SIZE * WIDTH * 4  # 2 MiB: memory of this size is reused
-TAKERS = {"numpy": np.from_dlpack, "torch": torch.from_dlpack}
+TAKERS: dict[str, Callable[[Any], Any]] = {"numpy": np.from_dlpack, "torch": from_dlpack}
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,49 @@ def test_arrow_tables_are_taken_and_kept_like_arrays(num_workers: int, ds: Any) 
         assert table.schema.equals(pa.schema({"x": pa.list_(pa.float32(), WIDTH), "n": pa.int64()}))
         rows = table["x"].chunk(0).flatten().to_numpy().reshape(SIZE, WIDTH)
         assert (rows == np.array(numbers)[:, None]).all()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Any:
+    """240 rows with a list of 0 to 3 numbers, a dictionary, and a text in one row of the last shard alone."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for shard in range(3):
+        numbers = range(80 * shard, 80 * (shard + 1))
+        columns = {
+            "list": pa.array([list(range(number % 4)) for number in numbers]),
+            "kind": pa.array([f"kind {number % (shard + 2)}" for number in numbers]).dictionary_encode(),
+            "note": pa.array(["here" if number == 239 else None for number in numbers], pa.string()),
+            "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.ones((80, 2, 3), np.float32)),
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{shard}.parquet", row_group_size=20)
+    return shoal.open(tmp_path / "*.parquet").batch(20).format("arrow")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_tables_have_one_schema_with_gaps_dictionaries_and_tensors(num_workers: int, rows: Any) -> None:
+    import pyarrow as pa
+
+    expected = pa.schema(
+        {
+            "list": pa.list_(pa.int64()),
+            "kind": pa.string(),
+            "note": pa.string(),
+            "tensor": pa.list_(pa.list_(pa.float32(), 3), 2),
+        }
+    )
+    tables = [*DataLoader(rows, num_workers=num_workers), *rows]
+    assert len(tables) == 24
+    assert all(table.schema.equals(expected) for table in tables)
+    assert [table["note"].null_count for table in tables[:12]] == [20] * 11 + [19]
+
+
+def test_arrays_of_several_lengths_may_be_written(rows: Any) -> None:
+    batch = next(iter(rows.format("numpy")))
+    for values in batch["list"]:
+        view = np.from_dlpack(values)
+        assert view.size == 0 or address_of(view) == address_of(values)
+        view[:] = -1
+        assert (values == -1).all()
 
 
 def buffer_of(table: Any) -> Any:
