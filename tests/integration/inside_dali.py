@@ -56,12 +56,13 @@ def test_a_run_resumes_after_the_batches_that_the_loop_received(
     assert [number for _, ids, _ in received for number in ids] == resumed.ids(epoch=0).tolist()
 
 
-def test_the_next_epoch_has_its_own_order(photos: Path, decoded: Any) -> None:
+@pytest.mark.parametrize("depth", [1, 3])
+def test_one_pipeline_serves_all_epochs(depth: int, photos: Path, decoded: Any) -> None:
     ds = opened(photos, 8)
-    for epoch in range(2):
-        received = list(decoded(ds, batch_size=8))
-        assert [number for _, ids, _ in received for number in ids] == ds.ids(epoch=epoch).tolist()
-        assert (received[-1][2]["epoch"], received[-1][2]["position"]) == (epoch + 1, 0)
+    received = list(decoded(ds, batch_size=8, depth=depth, num_epochs=2))
+    expected = [number for epoch in range(2) for number in ds.ids(epoch=epoch).tolist()]
+    assert [number for _, ids, _ in received for number in ids] == expected
+    assert [(state["epoch"], state["position"]) for _, _, state in received[8:11]] == [(0, 72), (1, 0), (1, 8)]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
