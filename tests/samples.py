@@ -54,6 +54,20 @@ def write_jsonl(path: Path, *, num_docs: int = NUM_DOCS) -> Path:
     return path
 
 
+def write_photos(directory: Path, *, num_shards: int = 2, photos_per_shard: int = 40) -> None:
+    """Write ``train-000000.tar`` and so on: sample NNNN is ``NNNN.jpg``, 48 pixels wide and 32, 40 or 48 high."""
+    from PIL import Image
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for shard in range(num_shards):
+        samples = []
+        for number in range(shard * photos_per_shard, (shard + 1) * photos_per_shard):
+            stream = io.BytesIO()
+            Image.new("RGB", (48, 32 + number % 3 * 8), (3 * number, 200 - number, 99)).save(stream, "JPEG")
+            samples.append({"__key__": f"{number:04d}".encode(), "jpg": stream.getvalue()})
+        write_tar(directory / f"train-{shard:06d}.tar", samples)
+
+
 def write_sample_data(directory: Path) -> Path:
     """Write what the documentation reads: ``data/train-000000.tar`` to ``-000003.tar`` and ``data/docs.jsonl``.
 

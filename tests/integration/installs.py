@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.compat.peers.environments import NEEDED_BESIDE_TORCH, TORCHVISION
 from tests.environments import (
     ROOT,
+    TORCH,
     CannotHaveError,
     environment,
     home_of,
@@ -43,6 +44,12 @@ ENVIRONMENTS = {
     "engines": ("dask==2026.8.0", "distributed==2026.8.0", "daft==0.7.26", "apache-beam==2.77.0"),
     "spark": ("pyspark[sql]==4.0.1", "pyarrow==26.0.1", *TESTING),
     "peers": NEEDED_BESIDE_TORCH,
+    "tables": ("polars==2.1.0", "duckdb==2.0.0", "pyarrow==26.0.1", "numpy>=2"),
+    # Decoders for GPUs, which also work on processors.
+    "nvimgcodec": ("nvidia-nvimgcodec-cu12==0.9.0.20", "numpy>=2"),
+    "dali": ("nvidia-dali-cuda120==2.4.0", "numpy>=2", "pillow>=11", *TESTING),
+    # The torch of CUDA, 5 GB: the torch of all, for processors, cannot load the decoder. "===" refuses "2.13.0+cpu".
+    "torchvision": (f"torch==={TORCH}", "torchvision==0.28.0", "pillow>=11", *TESTING),
 }
 # Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.
 _ALONE = {"peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0")}

@@ -62,7 +62,14 @@ def test_ray_train_goes_on_with_another_number_of_workers(python: PythonWith, tm
 
 
 @pytest.mark.parametrize(
-    ("library", "environment"), [("jax", "jax"), ("datasets", "datasets"), ("torchdata", "datasets")]
+    ("library", "environment"),
+    [
+        ("jax", "jax"),
+        ("datasets", "datasets"),
+        ("torchdata", "datasets"),
+        ("torchvision", "torchvision"),
+        ("dali", "dali"),
+    ],
 )
 def test_a_door_works_with_the_library_behind_it(
     library: str, environment: str, python: PythonWith, tmp_path: Path

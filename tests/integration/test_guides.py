@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.documents import blocks_of
-from tests.samples import write_sample_data
+from tests.samples import write_photos, write_sample_data
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = {
@@ -35,10 +35,12 @@ def test_the_blocks_for_another_library_run_with_it(
         "JAX_PLATFORMS": "cpu",
         "RAY_AUTH_MODE": "disabled",  # or Ray writes a token into the home directory
     }
+    directory = write_sample_data(tmp_path / "page")
+    write_photos(directory / "photos")
     done = subprocess.run(
         [python(environment), Path(__file__).parent / "run_page.py", path, environment],
         env=told,
-        cwd=write_sample_data(tmp_path / "page"),
+        cwd=directory,
         capture_output=True,
         text=True,
         check=False,

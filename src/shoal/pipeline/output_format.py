@@ -42,7 +42,8 @@ class Formatting:
     @classmethod
     def named(cls, name: str) -> Formatting:
         """Return the formatting for the argument of `Dataset.format`."""
-        return cls(as_choice("format()", name, FORMATS))
+        hint = 'other libraries take the arrays of "numpy" by DLPack, and the tables of "arrow"'
+        return cls(as_choice("format()", name, FORMATS, hint=hint))
 
     def __post_init__(self) -> None:
         if self.name == "arrow":
