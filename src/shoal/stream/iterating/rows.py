@@ -55,6 +55,15 @@ class Rows:
         """Return the stage that does this to rows."""
         return stage
 
+    def in_chunks(self, num_chunks: int) -> Rows:
+        """Return these rows, padded to a multiple of ``num_chunks`` tokens; `UsageError` if rows are no sequences."""
+        if num_chunks == 1:
+            return self
+        msg = "partition(context_parallel=) slices sequences of one length, but "
+        msg += f"{self.verb} pads each batch to its own length" if self.verb else "the samples are not packed"
+        hint = "pack_sequences() before batch() makes sequences; partition(replicate=) gives ranks the same batches"
+        raise UsageError(msg, hint=hint)
+
     def refilled_as(self, rows: Rows) -> Rows:
         """Return the rows after ``filter(refill=True)``: ``rows``, unless these rows fill batches already."""
         return rows

@@ -176,7 +176,9 @@ def count_pieces(
 
 
 def _alone(arrays: dict[str, NDArray[Any]], context: BatchContext) -> Any:
-    """Count a single sequence; return its fields, formatted."""
+    """Count a single sequence; return its fields, after the stages of a batch of one, formatted."""
+    for stage in context.pipeline.batch_stages:
+        arrays = stage(arrays, -1)
     context.counters.num_samples += 1
     sequence = {name: values[0] if values.ndim > 1 else values for name, values in arrays.items()}
     formatting = context.pipeline.formatting

@@ -145,6 +145,13 @@ class SequenceRequest(Rows):
             return SequenceBatches(fields, self.masks)
         return PackedAsTheyCome(self.packing, cast("SequenceFields", fields), self.masks)
 
+    def in_chunks(self, num_chunks: int) -> Rows:
+        """Return sequences padded to a multiple of ``num_chunks`` tokens: the packing and the states stay the same."""
+        if not isinstance(self.fields, SequenceFields):
+            return Rows.in_chunks(self, num_chunks)
+        length = -(-self.packing.length // num_chunks) * num_chunks
+        return replace(self, fields=replace(self.fields, length=length))
+
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
 
