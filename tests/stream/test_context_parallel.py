@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,15 @@ def test_the_zigzag_is_that_of_torch(num_slices: int) -> None:
     balancers = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._load_balancer")
     length = 2 * num_slices * 5
     places = balancers._HeadTailLoadBalancer(length, num_slices, "cpu")._generate_indices()[0].numpy()
-    ours = np.concatenate([ContextSlice(number, num_slices).places(length) for number in range(num_slices)])
+    sequence = np.arange(length)[None]
+    ours = np.concatenate([ContextSlice(number, num_slices).of_sequences(sequence)[0] for number in range(num_slices)])
     assert ours.tolist() == places.tolist()
 
 
 def test_zigzag_slices_have_the_same_work_and_contiguous_slices_have_not() -> None:
+    num_earlier = np.arange(1, 65)[None]
     work = {
-        kind: [int((ContextSlice(number, 4, kind).places(64) + 1).sum()) for number in range(4)]
+        kind: [int(ContextSlice(number, 4, kind).of_sequences(num_earlier).sum()) for number in range(4)]
         for kind in ("zigzag", "contiguous")
     }
     assert len(set(work["zigzag"])) == 1
@@ -264,7 +267,47 @@ def test_what_cannot_be_sliced_says_what_to_do(documents: Dataset) -> None:
         ({"context_parallel": 4, "replicate": 2}, r"replicate=2 \* context_parallel=4 does not divide the 4 ranks"),
         ({"context_parallel": 0}, "context_parallel must be at least 1; got 0"),
         ({"context_parallel": 1.5}, "context_parallel must be an integer"),
-        ({"context_slices": "zig"}, "must be one of 'zigzag', 'contiguous'"),
+        ({"context_slices": "zig"}, "must be one of 'zigzag', 'contiguous', 'documents'"),
     ]:
         with pytest.raises(UsageError, match=message):
             documents.partition(**{**sharing, **arguments})
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15)
+@given(
+    num_slices=st.sampled_from([2, 3, 4]),
+    strategy=st.sampled_from(["concat", "best_fit", "first_fit"]),
+    separator=st.sampled_from([None, SEPARATOR]),
+    lengths=st.sampled_from(["num_tokens", None]),
+)
+def test_documents_are_sliced_one_by_one(
+    documents: Dataset, num_slices: int, strategy: str, separator: int | None, lengths: str | None
+) -> None:
+    """The published description: each document, padded to 2n equal chunks, is sliced as a sequence of its own."""
+    how: Any = {"strategy": strategy, "separator": separator, "lengths": lengths, "extras": EXTRAS, "block": 32}
+    ds = packed(documents, **how, multiple_of=2 * num_slices).batch(3, steps="apart" if lengths is None else None)
+    sharing: Any = {"world_size": num_slices, "context_parallel": num_slices, "context_slices": "documents"}
+    ranks = [list(ds.partition(rank=rank, **sharing)) for rank in range(num_slices)]
+    for whole, *slices in zip(ds, *ranks, strict=True):
+        borders, places = whole["cu_seqlens"], np.arange(whole["tokens"].size)
+        for number, batch in enumerate(slices):
+            parts = [slice_of(places[low:high], number, num_slices, "zigzag") for low, high in pairwise(borders)]
+            for name, values in whole.items():
+                rows = values
+                if name not in WHOLE:
+                    flat = values.reshape(-1, *values.shape[2:])
+                    rows = flat[np.concatenate(parts)].reshape(len(values), -1, *values.shape[2:])
+                assert np.array_equal(batch[name], rows), name
+            assert (batch["cu_seqlens"] // num_slices)[1:].tolist() == np.cumsum(list(map(len, parts))).tolist()
+
+
+def test_documents_without_room_for_equal_chunks_are_refused(documents: Dataset) -> None:
+    sharing: Any = {"rank": 0, "world_size": 4, "context_parallel": 4, "context_slices": "documents"}
+    for multiple in (1, 4, 12):
+        with pytest.raises(UsageError, match=rf"multiple_of={multiple}\) does not pad(.|\n)*multiple_of=8"):
+            iter(packed(documents, multiple_of=multiple).batch(4).partition(**sharing))
+    ds = packed(documents, multiple_of=8).batch(4).partition(**sharing)
+    with pytest.raises(UsageError, match="by the field 'segment_ids', but the batch has no such field"):
+        next(iter(ds.map(lambda batch: {"tokens": batch["tokens"]})))
+    with pytest.raises(UsageError, match="8 equal chunks, but a document has 20 tokens"):
+        next(iter(ds.map(lambda batch: {"segment_ids": np.repeat([[1, 2]], [20, 28], axis=1)})))

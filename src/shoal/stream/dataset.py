@@ -263,7 +263,8 @@ class Dataset(StageVerbs, OrderQuestions):
             of 2n, or of n if slices are contiguous.
         context_slices
             "zigzag": of 2n equal chunks, slice r has chunk r and chunk 2n - 1 - r, so that causal attention has the
-            same work on each rank. "contiguous": slice r of n.
+            same work on each rank. "contiguous": slice r of n. "documents": as "zigzag", of each document alone, which
+            ``pack_sequences(multiple_of=)`` must pad to a multiple of 2n.
 
         Raises
         ------

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from shoal.arguments import as_choice, with_type
 from shoal.errors import UsageError
 from shoal.order.partition import check_rank
-from shoal.pipeline.stages.context_slices import CHUNKS, ContextSlice
+from shoal.pipeline.stages.context_slices import KINDS, ContextSlice
 from shoal.processes.job_rank import JobRank
 
 _HINT = ".partition(rank=..., world_size=...) overrides all launchers"
@@ -65,7 +65,7 @@ class Ranks:
         if num_slices < 1:
             msg = f"context_parallel must be at least 1; got {num_slices}"
             raise UsageError(msg, hint="context_parallel=4 gives ranks 0 to 3 a slice each of the same sequences")
-        kind = as_choice("partition(context_slices=)", context_slices, tuple(CHUNKS))
+        kind = as_choice("partition(context_slices=)", context_slices, KINDS)
         given = None if rank is None else rank_and_world_size((rank, world_size))
         ranks = Ranks(given, times, num_slices, kind)
         if ranks.given is not None:
@@ -94,9 +94,14 @@ class Ranks:
 
     @property
     def num_chunks(self) -> int:
-        """Number of equal chunks that sequences are cut into."""
+        """Number of equal chunks that each sequence is cut into."""
         num_slices = self.context_parallel
         return 1 if num_slices == 1 else ContextSlice(0, num_slices, self.context_slices).num_chunks
+
+    @property
+    def num_document_chunks(self) -> int:
+        """Number of equal chunks that each document is cut into."""
+        return self.num_chunks if self.context_slices == "documents" else 1
 
 
 class _Claim(NamedTuple):

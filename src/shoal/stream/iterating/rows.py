@@ -55,8 +55,11 @@ class Rows:
         """Return the stage that does this to rows."""
         return stage
 
-    def in_chunks(self, num_chunks: int) -> Rows:
-        """Return these rows, padded to a multiple of ``num_chunks`` tokens; `UsageError` if rows are no sequences."""
+    def in_chunks(self, num_chunks: int, num_document_chunks: int) -> Rows:  # noqa: ARG002
+        """Return these rows, padded so that each row can be cut into ``num_chunks`` equal chunks of tokens.
+
+        `UsageError` if rows are no sequences, or documents cannot be cut into ``num_document_chunks``.
+        """
         if num_chunks == 1:
             return self
         msg = "partition(context_parallel=) slices sequences of one length, but "

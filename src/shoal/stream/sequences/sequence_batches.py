@@ -168,8 +168,8 @@ def count_pieces(
     stops: NDArray[np.int64],
     lengths: NDArray[np.integer[Any]],
 ) -> None:
-    """Count the tokens and padding of pieces, and the documents (of these lengths) with a cut first piece."""
-    num_tokens = int((stops - starts).sum())
+    """Count the tokens and padding of pieces, and the documents with a cut first piece; ``lengths`` are documents'."""
+    num_tokens = int((np.minimum(stops, lengths.astype(np.int64)) - starts).sum())
     counters.num_tokens += num_tokens
     counters.num_padding_tokens += num_places - num_tokens
     counters.num_cut_documents += int(np.count_nonzero((starts == 0) & (stops < lengths)))
