@@ -70,7 +70,7 @@ def check_slices(whole: list[dict[str, Any]], sliced: list[list[dict[str, Any]]]
                 assert np.array_equal(batch[name], rows), (name, number)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=12)
 @given(
     num_slices=st.integers(2, 7),
     kind=st.sampled_from(["zigzag", "contiguous"]),
