@@ -262,13 +262,14 @@ def test_what_cannot_be_sliced_says_what_to_do(documents: Dataset) -> None:
         next(iter(ds.format("python")))
     with pytest.raises(UsageError, match="the batch is a tuple"):
         next(iter(ds.map(lambda batch: (batch["tokens"], batch["labels"]))))
-    for arguments, message in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"context_parallel": 3}, "context_parallel=3 does not divide the 4 ranks"),
         ({"context_parallel": 4, "replicate": 2}, r"replicate=2 \* context_parallel=4 does not divide the 4 ranks"),
         ({"context_parallel": 0}, "context_parallel must be at least 1; got 0"),
         ({"context_parallel": 1.5}, "context_parallel must be an integer"),
         ({"context_slices": "zig"}, "must be one of 'zigzag', 'contiguous', 'documents'"),
-    ]:
+    ]
+    for arguments, message in wrong:
         with pytest.raises(UsageError, match=message):
             documents.partition(**{**sharing, **arguments})
 

@@ -110,7 +110,7 @@ class ContextSlice(Stage):
             raise UsageError(msg, hint=f"pack_sequences(..., multiple_of={self.num_chunks}) pads documents")
         firsts = (begins[:, None] + np.multiply.outer(sizes, self.chunks)).reshape(-1)
         counts = np.repeat(sizes, len(self.chunks))
-        places = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
         return places.reshape(len(segments), -1)
 
     def _places(self, batch: Mapping[str, Any]) -> NDArray[np.int64]:
