@@ -187,6 +187,8 @@ def test_other_mistakes_are_refused_with_a_remedy(ds: shoal.Dataset, sharding: A
         shoal.jax.DataLoader(ds.filter(bool).batch(16, remainder="drop"), sharding=sharding)
     with pytest.raises(UsageError, match=r"part 0 of 1, but the dataset has rank 1 of 2"):
         shoal.jax.DataLoader(batched.partition(rank=1, world_size=2), sharding=sharding)
+    with pytest.raises(UsageError, match="JAX splits sequences itself"):
+        shoal.jax.DataLoader(batched.partition(rank=0, world_size=2, context_parallel=2), sharding=sharding)
     plane = NamedSharding(jax.make_mesh((2, 2), ("data", "model")), PartitionSpec("data", "model"))
     with pytest.raises(UsageError, match="does not split the rows of a batch"):
         shoal.jax.DataLoader(batched, sharding=plane)

@@ -11,7 +11,9 @@ from tests.stream.made import batches_of
 
 import shoal.torch
 from shoal.errors import UsageError
+from shoal.pipeline.stages.context_slices import ContextSlice
 from shoal.stream.dataset import Dataset
+from shoal.stream.ranks import Ranks
 
 fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 mesh_of = pytest.importorskip("torch.distributed.device_mesh").init_device_mesh
@@ -62,6 +64,19 @@ def test_a_mesh_says_which_ranks_share_samples(as_rank: Callable[[int, int], Non
         assert inner == (dp, 2)
         assert tensor == (tp, 2)
         assert turned == (2 * dp + pod, 4)
+
+
+def test_a_mesh_says_which_ranks_slice_the_same_sequences(as_rank: Callable[[int, int], None], tars: Dataset) -> None:
+    for rank in range(8):
+        as_rank(rank, 8)
+        mesh = mesh_of("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
+        ranks = shoal.torch.partition(tars, mesh, "dp", context="cp", context_slices="contiguous").stream.spec.ranks
+        assert ranks.resolve() == (rank // 4, 2)
+        assert ranks.slices == (ContextSlice(rank // 2 % 2, 2, "contiguous"),)
+        assert ranks.slices == Ranks.of_arguments(rank, 8, 2, 2, "contiguous").slices
+        for context in ("dp", "ddp"):
+            with pytest.raises(UsageError, match=f"context='{context}' must be a dimension"):
+                shoal.torch.partition(tars, mesh, "dp", context=context)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_the_batches_of_some_steps_are_the_same_at_any_world_size(documents: Dat
         """The batches of each `steps` steps of all ranks, by the names in them."""
         ranks = [
             [",".join(batch["name"]) for batch in batched(documents, remainder="drop").partition(rank=rank, **of)]
-            for of in [{"world_size": world_size}]
+            for of in [dict[str, Any](world_size=world_size)]
             for rank in range(world_size)
         ]
         rows = list(zip(*ranks, strict=True))

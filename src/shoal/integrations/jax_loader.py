@@ -348,6 +348,10 @@ def _placed(spec: IteratorSpec, sharding: Any, device: Any, batches: Iterator[An
 
 def _check_batches(stream: Stream, sharding: Any) -> None:
     """Raise `UsageError` unless the batches of this process fit its rows under a sharding."""
+    if stream.spec.ranks.slices:
+        msg = "with sharding= JAX splits sequences itself, but partition(context_parallel=) slices the sequences before"
+        hint = "leave out context_parallel=: jax.device_put(batch, NamedSharding(mesh, PartitionSpec(rows, context)))"
+        raise UsageError(msg, hint=hint)
     options, shares = stream.spec.reading, stream.partition
     if shares.remainder == "keep":
         rest = f"remainder='keep' may leave less than {shares.global_batch}"

@@ -101,7 +101,8 @@ class SequenceFields:
         first
             The first piece of each sequence, and the number of pieces; shape (num_sequences + 1,).
         starts, stops
-            The tokens of each piece in its document, shape (num_pieces,).
+            The tokens of each piece in its document, shape (num_pieces,). Padding follows the last token of a document
+            if ``stops`` is larger, and belongs to the document's segment.
         ids
             The id of each piece's document, shape (num_pieces,).
         """
@@ -116,11 +117,12 @@ class SequenceFields:
         positions = np.zeros(num_places, dtype=np.int32)
         segments[targets] = np.repeat(np.arange(num_pieces) - first[:-1][sequence] + 1, sizes)
         positions[targets] = within
+        num_tokens = np.array([document.num_tokens for document in documents], dtype=np.int64)
         separators = np.zeros(0, dtype=np.int64)
         if self.tokens.separator is not None:
-            is_whole = stops == np.array([document.num_tokens for document in documents], dtype=np.int64)
-            separators = (at + sizes - 1)[is_whole]
-        pieces, shape = PackedPieces(at, starts, stops, separators), (num_sequences, self.length)
+            separators = (at + num_tokens - 1 - starts)[stops >= num_tokens]
+        pieces = PackedPieces(at, starts, np.minimum(stops, num_tokens), separators)
+        shape = (num_sequences, self.length)
         values, counts = dict[str, NDArray[Any]](), dict[str, MaskCount]()
         for number, field in enumerate((self.tokens, *self.others)):
             columns = [document.columns[number] for document in documents]

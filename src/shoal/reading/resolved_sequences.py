@@ -89,9 +89,8 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         pieces = self.untouched(epoch).pieces(sequences)
         counts = np.diff(pieces.first)
         segments = np.arange(len(pieces.ids)) - np.repeat(pieces.first[:-1], counts) + 1
-        return BatchSegments(
-            np.repeat(np.arange(len(counts)), counts), segments, pieces.ids, pieces.starts, pieces.stops
-        )
+        rows, lengths = np.repeat(np.arange(len(counts)), counts), self.lengths[pieces.ids].astype(np.int64)
+        return BatchSegments(rows, segments, pieces.ids, pieces.starts, np.minimum(pieces.stops, lengths))
 
     @property
     def parts(self) -> tuple[ResolvedOrder, ...]:

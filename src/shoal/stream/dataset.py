@@ -237,18 +237,55 @@ class Dataset(StageVerbs, OrderQuestions):
         gaps = gaps_without(self.stream, steps, positions, count_of(epoch, "without(epoch=)"))
         return type(self)(replace(self.stream.spec, gaps=gaps))
 
-    def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
+    def partition(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        replicate: int = 1,
+        context_parallel: int = 1,
+        context_slices: str = "zigzag",
+    ) -> Self:
         """Set the rank and world size, overriding torchrun, SLURM, MPI or a running library.
 
-        With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
-        of a tensor, pipeline or sequence parallel group see the same samples.
+        Ranks count replicas first, then slices, then parts: ``rank = (part * context_parallel + slice) * replicate +
+        replica``. Each part has its own samples, and states count the samples of all parts.
+
+        Parameters
+        ----------
+        replicate
+            Number of consecutive ranks with the same batches: the ranks of a tensor, pipeline or sequence parallel
+            group.
+        context_parallel
+            Number n of slices of each sequence (`pack_sequences`), for the ranks of a context parallel group. A batch
+            then has the slice of each array of shape (num_sequences, length, ...), `map` functions of batches included;
+            ``cu_seqlens`` and the tables by segment stay those of the whole batch. The length is padded to a multiple
+            of 2n, or of n if slices are contiguous.
+        context_slices
+            "zigzag": of 2n equal chunks, slice r has chunk r and chunk 2n - 1 - r, so that causal attention has the
+            same work on each rank. "contiguous": slice r of n. "documents": as "zigzag", of each document alone, which
+            ``pack_sequences(multiple_of=)`` must pad to a multiple of 2n.
+
+        Raises
+        ------
+        UsageError
+            Only one of rank and world size is given, or the product of ``replicate`` and ``context_parallel`` does not
+            divide the world size. When iterating, with ``context_parallel``: the samples are not packed, or a `map` of
+            batches changed the length of some sequences.
 
         Examples
         --------
         >>> [len(ds.batch(8).partition(rank=rank, world_size=4)) for rank in range(4)]
         [7, 7, 7, 7]
+        >>> packed = docs.pack_sequences(16).batch(2)
+        >>> for rank in range(2):
+        ...     part = packed.partition(rank=rank, world_size=2, context_parallel=2)
+        ...     print(next(iter(part))["tokens"][0])
+        [137 100 101 102 111 112 113 114]
+        [103 104 105 106 107 108 109 110]
         """
-        return type(self)(replace(self.stream.spec, ranks=Ranks.of_arguments(rank, world_size, replicate)))
+        ranks = Ranks.of_arguments(rank, world_size, replicate, context_parallel, context_slices)
+        return type(self)(replace(self.stream.spec, ranks=ranks))
 
     def reading(
         self,

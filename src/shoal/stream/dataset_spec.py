@@ -293,7 +293,8 @@ class DatasetSpec:
     @property
     def batcher(self) -> Batcher:
         """The maker of batches."""
-        return self.rows.batcher(self.source, self.stages, batched=self.batching is not None)
+        rows = self.rows.in_chunks(self.ranks.num_chunks, self.ranks.num_document_chunks)
+        return rows.batcher(self.source, self.stages, batched=self.batching is not None)
 
     def resolve(self) -> Resolved:
         """Return the order resolved to integers."""

@@ -112,7 +112,7 @@ class Stream:
             refuse_too_large(part, order, spec.reading.memory_limit_bytes)
             expect_windows(part, order, world_size, spec.reading.memory_limit_bytes)
         formatting = spec.formatting.of(first.opened, spec.stages)
-        stages = (spec.seeded_stages, spec.batch_stages)
+        stages = (spec.seeded_stages, (*spec.batch_stages, *spec.ranks.slices))
         pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting)
         steps = None if spec.batching is None else spec.batching.steps
         work = WorkerSpec(first.opened, resolved, pipeline, spec.reading, batcher, steps)

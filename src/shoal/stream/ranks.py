@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from shoal.arguments import with_type
+from shoal.arguments import as_choice, with_type
 from shoal.errors import UsageError
 from shoal.order.partition import check_rank
+from shoal.pipeline.stages.context_slices import KINDS, ContextSlice
 from shoal.processes.job_rank import JobRank
 
 _HINT = ".partition(rank=..., world_size=...) overrides all launchers"
@@ -38,22 +39,35 @@ _LOCAL_SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The source of a dataset's rank, given or detected; and the number of consecutive ranks that share samples."""
+    """The source of a dataset's rank, given or detected; and the numbers of ranks that share samples.
+
+    ``replicate`` consecutive ranks get the same batches. ``context_parallel`` consecutive groups of such ranks get
+    slices of the same sequences, of the kind ``context_slices``.
+    """
 
     given: tuple[int, int] | None = None
     replicate: int = 1
+    context_parallel: int = 1
+    context_slices: str = "zigzag"
 
     @staticmethod
-    def of_arguments(rank: Any, world_size: Any, replicate: Any) -> Ranks:
+    def of_arguments(
+        rank: Any, world_size: Any, replicate: Any, context_parallel: Any = 1, context_slices: Any = "zigzag"
+    ) -> Ranks:
         """Return the arguments of `Dataset.partition`, checked."""
         if (rank is None) != (world_size is None):
             msg = f"partition() takes rank and world_size together; got rank={rank!r} and world_size={world_size!r}"
             raise UsageError(msg, hint="without both, the launcher determines the rank")
-        times = _whole("replicate", replicate)
+        times, num_slices = _whole("replicate", replicate), _whole("context_parallel", context_parallel)
         if times < 1:
             msg = f"replicate must be at least 1; got {times}"
             raise UsageError(msg, hint="replicate=8 gives ranks 0 to 7 the same samples, 8 to 15 the next, and so on")
-        ranks = Ranks(None if rank is None else rank_and_world_size((rank, world_size)), times)
+        if num_slices < 1:
+            msg = f"context_parallel must be at least 1; got {num_slices}"
+            raise UsageError(msg, hint="context_parallel=4 gives ranks 0 to 3 a slice each of the same sequences")
+        kind = as_choice("partition(context_slices=)", context_slices, KINDS)
+        given = None if rank is None else rank_and_world_size((rank, world_size))
+        ranks = Ranks(given, times, num_slices, kind)
         if ranks.given is not None:
             ranks.resolve()
         return ranks
@@ -61,10 +75,33 @@ class Ranks:
     def resolve(self) -> tuple[int, int]:
         """Return the part of the samples that belongs to this process, and the number of parts."""
         rank, world_size = rank_and_world_size(self.given)
-        if world_size % self.replicate:
-            msg = f"replicate={self.replicate} does not divide the {world_size} ranks"
-            raise UsageError(msg, hint="the ranks that share samples are a whole tensor or pipeline parallel group")
-        return rank // self.replicate, world_size // self.replicate
+        size = self.replicate * self.context_parallel
+        if world_size % size:
+            groups = {"replicate": self.replicate, "context_parallel": self.context_parallel}
+            product = " * ".join(f"{name}={number}" for name, number in groups.items() if number > 1)
+            msg = f"{product} does not divide the {world_size} ranks"
+            hint = "the ranks that share samples are a whole tensor, context or pipeline parallel group"
+            raise UsageError(msg, hint=hint)
+        return rank // size, world_size // size
+
+    @property
+    def slices(self) -> tuple[ContextSlice, ...]:
+        """The stage of batches that keeps this rank's slice of each sequence; empty if ranks get whole sequences."""
+        if self.context_parallel == 1:
+            return ()
+        number = rank_and_world_size(self.given)[0] // self.replicate % self.context_parallel
+        return (ContextSlice(number, self.context_parallel, self.context_slices),)
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of equal chunks that each sequence is cut into."""
+        num_slices = self.context_parallel
+        return 1 if num_slices == 1 else ContextSlice(0, num_slices, self.context_slices).num_chunks
+
+    @property
+    def num_document_chunks(self) -> int:
+        """Number of equal chunks that each document is cut into."""
+        return self.num_chunks if self.context_slices == "documents" else 1
 
 
 class _Claim(NamedTuple):

@@ -72,7 +72,7 @@ class Packing:
     """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
 
     ``too_long`` is the treatment of longer documents; "refuse" is checked before. ``separated`` is True if documents
-    have separators that the lengths in the index do not count.
+    have separators that the lengths in the index do not count. Documents take a multiple of ``multiple_of`` places.
     """
 
     verb: ClassVar[str] = "pack_sequences"
@@ -84,11 +84,15 @@ class Packing:
     block: int = 1 << 16
     too_long: str = "cut"
     separated: bool = False
+    multiple_of: int = 1
 
     def __post_init__(self) -> None:
-        for name, most in (("length", _MOST_LENGTH), ("block", _MOST_BLOCK)):
+        for name, most in (("length", _MOST_LENGTH), ("block", _MOST_BLOCK), ("multiple_of", _MOST_LENGTH)):
             value = as_within(f"pack_sequences({name})", getattr(self, name), 1, most)
             object.__setattr__(self, name, value)
+        if self.length % self.multiple_of:
+            msg = f"pack_sequences({self.length}, multiple_of={self.multiple_of}): sequences must have room for whole "
+            raise UsageError(f"{msg}multiples", hint=f"a length that is a multiple of {self.multiple_of}")
         as_choice("pack_sequences(strategy=)", self.strategy, tuple(STRATEGIES))
         as_choice("pack_sequences(too_long=)", self.too_long, TOO_LONG)
 
@@ -98,15 +102,18 @@ class Packing:
         return self.length
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
-        """Pack documents of these lengths, by the strategy."""
+        """Pack documents of these lengths, by the strategy; pieces have the places of documents, padding included."""
         if self.too_long == "drop":
             lengths = np.where(lengths > self.length, 0, lengths)
+        if self.multiple_of > 1:
+            lengths = -(-lengths // self.multiple_of) * self.multiple_of
         return STRATEGIES[self.strategy](lengths, self.length)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""
         fields = {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
-        return fields | ({"separated": True} if self.separated else {})
+        fields |= {"separated": True} if self.separated else {}
+        return fields | ({"multiple_of": self.multiple_of} if self.multiple_of > 1 else {})
 
 
 @dataclass(frozen=True, slots=True)

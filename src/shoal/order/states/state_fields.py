@@ -98,6 +98,7 @@ PACKING = Fields(
         "block": Field(_ORDINAL, "documents to pack together", is_optional=True),
         "too_long": Field(_TEXT, "treatment of documents longer than the limit", is_optional=True),
         "separated": Field(OneOf((True,)), "lengths do not count the separators of documents", is_optional=True),
+        "multiple_of": Field(_ORDINAL, "documents take a multiple of this number of tokens", is_optional=True),
         "lengths": Field(_TEXT, "digest of the lengths of all documents", is_optional=True),
         "changes": Field(_SEQUENCE_CHANGES, "changes of weights at sequences; a digest if many", is_optional=True),
     },

@@ -55,6 +55,18 @@ class Rows:
         """Return the stage that does this to rows."""
         return stage
 
+    def in_chunks(self, num_chunks: int, num_document_chunks: int) -> Rows:  # noqa: ARG002
+        """Return these rows, padded so that each row can be cut into ``num_chunks`` equal chunks of tokens.
+
+        `UsageError` if rows are no sequences, or documents cannot be cut into ``num_document_chunks``.
+        """
+        if num_chunks == 1:
+            return self
+        msg = "partition(context_parallel=) slices sequences of one length, but "
+        msg += f"{self.verb} pads each batch to its own length" if self.verb else "the samples are not packed"
+        hint = "pack_sequences() before batch() makes sequences; partition(replicate=) gives ranks the same batches"
+        raise UsageError(msg, hint=hint)
+
     def refilled_as(self, rows: Rows) -> Rows:
         """Return the rows after ``filter(refill=True)``: ``rows``, unless these rows fill batches already."""
         return rows

@@ -168,15 +168,17 @@ def count_pieces(
     stops: NDArray[np.int64],
     lengths: NDArray[np.integer[Any]],
 ) -> None:
-    """Count the tokens and padding of pieces, and the documents (of these lengths) with a cut first piece."""
-    num_tokens = int((stops - starts).sum())
+    """Count the tokens and padding of pieces, and the documents with a cut first piece; ``lengths`` are documents'."""
+    num_tokens = int((np.minimum(stops, lengths.astype(np.int64)) - starts).sum())
     counters.num_tokens += num_tokens
     counters.num_padding_tokens += num_places - num_tokens
     counters.num_cut_documents += int(np.count_nonzero((starts == 0) & (stops < lengths)))
 
 
 def _alone(arrays: dict[str, NDArray[Any]], context: BatchContext) -> Any:
-    """Count a single sequence; return its fields, formatted."""
+    """Count a single sequence; return its fields, after the stages of a batch of one, formatted."""
+    for stage in context.pipeline.batch_stages:
+        arrays = stage(arrays, -1)
     context.counters.num_samples += 1
     sequence = {name: values[0] if values.ndim > 1 else values for name, values in arrays.items()}
     formatting = context.pipeline.formatting

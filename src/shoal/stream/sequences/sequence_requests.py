@@ -63,6 +63,7 @@ class SequenceRequest(Rows):
         padding: int,
         extras: Sequence[str],
         fields: Sequence[str] | Mapping[str, float] = (),
+        multiple_of: int = 1,
     ) -> SequenceRequest:
         """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for invalid arguments."""
         named = (extras,) if isinstance(extras, str) else as_sequence("pack_sequences(extras=)", extras)
@@ -77,7 +78,8 @@ class SequenceRequest(Rows):
             others += (PackedField(LOSS_MASK, is_optional=True),)
         if block is None:
             block = _BLOCK if lengths is not None else _GROUP
-        packing = Packing(length, strategy, block, too_long, separated=lengths is None and separator is not None)
+        separated = lengths is None and separator is not None
+        packing = Packing(length, strategy, block, too_long, separated=separated, multiple_of=multiple_of)
         return cls(packing, SequenceFields(packing.length, tokens, others, named), lengths)
 
     @classmethod
@@ -144,6 +146,17 @@ class SequenceRequest(Rows):
         if self.lengths is not None or not isinstance(self.packing, Packing):
             return SequenceBatches(fields, self.masks)
         return PackedAsTheyCome(self.packing, cast("SequenceFields", fields), self.masks)
+
+    def in_chunks(self, num_chunks: int, num_document_chunks: int) -> Rows:
+        """Return sequences padded to a multiple of ``num_chunks`` tokens: the packing and the states stay the same."""
+        if not isinstance(self.fields, SequenceFields) or not isinstance(self.packing, Packing):
+            return Rows.in_chunks(self, num_chunks, num_document_chunks)
+        if (multiple := self.packing.multiple_of) % num_document_chunks:
+            msg = f"partition(context_slices=) cuts each document into {num_document_chunks} equal chunks, but "
+            msg += f"pack_sequences(multiple_of={multiple}) does not pad documents to a multiple"
+            raise UsageError(msg, hint=f"pack_sequences(..., multiple_of={num_document_chunks})")
+        length = -(-self.packing.length // num_chunks) * num_chunks
+        return replace(self, fields=replace(self.fields, length=length))
 
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.

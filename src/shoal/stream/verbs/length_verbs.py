@@ -128,6 +128,7 @@ class LengthVerbs(DatasetRun):
         padding: int = 0,
         extras: Sequence[str] = (),
         too_long: str = "cut",
+        multiple_of: int = 1,
         block: int | None = None,
     ) -> Self:
         """Pack documents into sequences of ``length`` tokens; `batch` makes batches of sequences.
@@ -157,6 +158,9 @@ class LengthVerbs(DatasetRun):
         too_long
             A document of more than ``length`` tokens is "cut" into full sequences and a rest for packing, or left out
             ("drop"), or an error before the run ("refuse").
+        multiple_of
+            Each document is padded to a multiple of this number of tokens, which divides ``length``. The padding
+            belongs to the document's segment, and has the padding of each field.
         lengths
             The column of the index with the number of tokens of each document; None if the index has no lengths.
         separator
@@ -193,7 +197,7 @@ class LengthVerbs(DatasetRun):
         >>> sequence["tokens"][:3], sequence["labels"][:3]
         (array([100, 101, 102], dtype=uint16), array([-100,  101,  102]))
         """
-        arguments = (length, key, strategy, lengths, block, too_long, separator, padding, extras, fields)
+        arguments = (length, key, strategy, lengths, block, too_long, separator, padding, extras, fields, multiple_of)
         return type(self)(_packed(self.stream.spec, SequenceRequest.packed(*arguments)))
 
     def batch_by_length(
