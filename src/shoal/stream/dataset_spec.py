@@ -293,7 +293,7 @@ class DatasetSpec:
     @property
     def batcher(self) -> Batcher:
         """The maker of batches."""
-        rows = self.rows.in_chunks(self.ranks.num_chunks, self.ranks.num_document_chunks)
+        rows = self.rows.in_chunks(*self.ranks.num_chunks)
         return rows.batcher(self.source, self.stages, batched=self.batching is not None)
 
     def resolve(self) -> Resolved:

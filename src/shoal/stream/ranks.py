@@ -65,7 +65,7 @@ class Ranks:
         if num_slices < 1:
             msg = f"context_parallel must be at least 1; got {num_slices}"
             raise UsageError(msg, hint="context_parallel=4 gives ranks 0 to 3 a slice each of the same sequences")
-        kind = as_choice("partition(context_slices=)", context_slices, KINDS)
+        kind = as_choice("partition(context_slices=)", context_slices, tuple(KINDS))
         given = None if rank is None else rank_and_world_size((rank, world_size))
         ranks = Ranks(given, times, num_slices, kind)
         if ranks.given is not None:
@@ -93,15 +93,12 @@ class Ranks:
         return (ContextSlice(number, self.context_parallel, self.context_slices),)
 
     @property
-    def num_chunks(self) -> int:
-        """Number of equal chunks that each sequence is cut into."""
-        num_slices = self.context_parallel
-        return 1 if num_slices == 1 else ContextSlice(0, num_slices, self.context_slices).num_chunks
-
-    @property
-    def num_document_chunks(self) -> int:
-        """Number of equal chunks that each document is cut into."""
-        return self.num_chunks if self.context_slices == "documents" else 1
+    def num_chunks(self) -> tuple[int, int]:
+        """Number of equal chunks that each sequence is cut into, and each document."""
+        if self.context_parallel == 1:
+            return 1, 1
+        part = ContextSlice(0, self.context_parallel, self.context_slices)
+        return part.num_chunks, part.num_document_chunks
 
 
 class _Claim(NamedTuple):

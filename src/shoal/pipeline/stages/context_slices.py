@@ -14,9 +14,9 @@ Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2. "zigzag" are the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, SOURCE_IDS
 from shoal.pipeline.stages.stage import Stage
-
-KINDS = ("zigzag", "contiguous", "documents")
-"""Kinds of slices."""
 
 _SEGMENTS = "segment_ids"
 _BY_SEGMENT = (DOCUMENT_IDS, SOURCE_IDS)
@@ -51,12 +48,17 @@ class ContextSlice(Stage):
         >>> ContextSlice(1, 4).chunks, ContextSlice(1, 4, "contiguous").chunks
         ([1, 6], [1])
         """
-        return [self.number] if self.kind == "contiguous" else [self.number, 2 * self.num_slices - 1 - self.number]
+        return KINDS[self.kind].chunks(self.number, self.num_slices)
 
     @property
     def num_chunks(self) -> int:
         """Number of equal chunks that sequences, or documents, are cut into."""
         return self.num_slices * len(self.chunks)
+
+    @property
+    def num_document_chunks(self) -> int:
+        """Number of equal chunks that each document is cut into."""
+        return KINDS[self.kind].document_chunks(self.num_chunks)
 
     def __call__(self, batch: Any, _: Any) -> Any:
         """Return the batch with the slice of each array of shape (num_sequences, length, ...).
@@ -73,11 +75,8 @@ class ContextSlice(Stage):
             if name not in _BY_SEGMENT and len(getattr(values, "shape", ())) > 1
         }
         self._check({name: int(values.shape[1]) for name, values in arrays.items()})
-        if self.kind == "documents":
-            places = self._places(batch)
-            rows = np.arange(len(places))[:, None]
-            return {**batch, **{name: values[rows, places] for name, values in arrays.items()}}
-        return {**batch, **{name: self.of_sequences(values) for name, values in arrays.items()}}
+        cut = KINDS[self.kind].cutter(self, batch)
+        return {**batch, **{name: cut(values) for name, values in arrays.items()}}
 
     def of_sequences(self, values: Any) -> Any:
         """Return the slice of whole sequences: numpy arrays, or tensors, of shape (num_sequences, length, ...).
@@ -113,12 +112,6 @@ class ContextSlice(Stage):
         places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
         return places.reshape(len(segments), -1)
 
-    def _places(self, batch: Mapping[str, Any]) -> NDArray[np.int64]:
-        if _SEGMENTS not in batch:
-            msg = f"{self!r} slices documents by the field {_SEGMENTS!r}, but the batch has no such field"
-            raise UsageError(msg, hint="keep the field in a map() after batch()")
-        return self.of_documents(np.asarray(batch[_SEGMENTS]))
-
     def _check(self, lengths: Mapping[str, int]) -> None:
         """Raise `UsageError` unless all arrays have one length, a multiple of the number of chunks."""
         sizes = set(lengths.values())
@@ -130,3 +123,41 @@ class ContextSlice(Stage):
             "a map() after batch() sees whole sequences and keeps their shape, (sequences, tokens, ...): shift labels "
         )
         raise UsageError(msg, hint=f"{hint}by one token, and put -100 at the end")
+
+
+class _Kind(NamedTuple):
+    """A kind of slices.
+
+    ``chunks`` returns the chunks of a slice from its number and the number of slices. ``cutter`` returns the function
+    from an array to its slice, for the arrays of a batch. ``document_chunks`` returns the number of equal chunks that
+    each document is cut into, from the number of chunks.
+    """
+
+    chunks: Callable[[int, int], list[int]]
+    cutter: Callable[[ContextSlice, Mapping[str, Any]], Callable[[Any], Any]]
+    document_chunks: Callable[[int], int]
+
+
+def _from_both_ends(number: int, num_slices: int) -> list[int]:
+    return [number, 2 * num_slices - 1 - number]
+
+
+def _cutter_of_sequences(part: ContextSlice, _: Mapping[str, Any]) -> Callable[[Any], Any]:
+    return part.of_sequences
+
+
+def _cutter_of_documents(part: ContextSlice, batch: Mapping[str, Any]) -> Callable[[Any], Any]:
+    if _SEGMENTS not in batch:
+        msg = f"{part!r} slices documents by the field {_SEGMENTS!r}, but the batch has no such field"
+        raise UsageError(msg, hint="keep the field in a map() after batch()")
+    places = part.of_documents(np.asarray(batch[_SEGMENTS]))
+    rows = np.arange(len(places))[:, None]
+    return lambda values: values[rows, places]
+
+
+KINDS = {
+    "zigzag": _Kind(_from_both_ends, _cutter_of_sequences, lambda _: 1),
+    "contiguous": _Kind(lambda number, _: [number], _cutter_of_sequences, lambda _: 1),
+    "documents": _Kind(_from_both_ends, _cutter_of_documents, lambda num_chunks: num_chunks),
+}
+"""Kinds of slices, by name."""
