@@ -26,7 +26,7 @@ from tests.pipeline.chats_of_tests import CHATML, write_model
 
 from shoal.pipeline.stages.conversations.chat_tokens import chat_tokens_with
 from shoal.pipeline.stages.conversations.jinja_templates import compiled, render
-from shoal.pipeline.stages.tokenizing import loaded_tokenizer
+from shoal.pipeline.stages.tokens.tokenizing import loaded_tokenizer
 
 ROUNDS = 5
 _WORDS = "the quick brown fox jumps over a lazy dog and packs my box with five dozen liquor jugs"

@@ -93,7 +93,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "pipeline.stages.map_and_filter": "live",
     "pipeline.stages.running": "live pack verify",
     "pipeline.stages.stage": "integrations live pack tools",
-    "pipeline.stages.tokenizing": "cli pack",
+    "pipeline.stages.tokens.tokenizing": "cli pack",
     "pipeline.stored_types": "verify",
     "pipeline.tensors": "integrations",
     "processes.calls_in_threads": "pack",

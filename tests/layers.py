@@ -91,7 +91,7 @@ LIBRARIES = {
     "xxhash": ("shoal.formats.metadata.manifests",),
     "yaml": ("shoal.formats",),
     "zstandard": ("shoal.formats",),
-    "tokenizers": ("shoal.pipeline.stages.tokenizing",),
+    "tokenizers": ("shoal.pipeline.stages.tokens.tokenizing",),
     "jinja2": ("shoal.pipeline.stages.conversations.jinja_templates",),
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),

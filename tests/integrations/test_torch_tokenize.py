@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 import shoal
 from shoal.errors import UsageError
 from shoal.pipeline.decode_pool import choose_threads
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 from shoal.torch import DataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

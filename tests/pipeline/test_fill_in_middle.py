@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.pipeline.stages.fill_in_middle import FillInMiddle, fill_in_middle_with
+from shoal.pipeline.stages.tokens.fill_in_middle import FillInMiddle, fill_in_middle_with
 
 PREFIX, MIDDLE, SUFFIX, END = 901, 902, 903, 99
 ARGUMENTS = {

@@ -15,7 +15,7 @@ import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.running import FieldError
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 
 DOCUMENT: dict[str, Any] = {"id": 3, "document": {"body": "a text", "meta": {"lang": "de", "note": None}}}
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, models, processors
 
 from shoal.errors import UsageError
 from shoal.pipeline.stages.running import FieldError
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 
 
 def test_tokens_are_those_of_the_library(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_another_file_on_another_machine_is_refused(tmp_path: Path) -> None:
     stage = tokenize_with(path)
     shipped = pickle.dumps(stage)
     write_tokenizer(path, vocab_size=290)
-    from shoal.pipeline.stages import tokenizing  # as in a process that has not read it yet
+    from shoal.pipeline.stages.tokens import tokenizing  # as in a process that has not read it yet
 
     tokenizing.loaded_tokenizer.cache_clear()
     with pytest.raises(UsageError, match="is not the tokenizer of the plan"):

@@ -27,7 +27,7 @@ from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.join_fields import JoinFields
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, each_stage
-from shoal.pipeline.stages.tokenizing import Tokenize
+from shoal.pipeline.stages.tokens.tokenizing import Tokenize
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices

@@ -20,7 +20,7 @@ from shoal.order.state_dict import Tokenizers
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.map_and_filter import Filter, filters_in, seeded
 from shoal.pipeline.stages.stage import Stage, verb_of
-from shoal.pipeline.stages.tokenizing import tokenizers_of
+from shoal.pipeline.stages.tokens.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import GrowingRequest
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.order_request import OrderRequest, Request, Selection

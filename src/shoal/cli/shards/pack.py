@@ -35,7 +35,7 @@ from shoal.pack.output.cleaning import GRACE_SECONDS, clean
 from shoal.pack.output.output_names import check_apart
 from shoal.pack.packing import Packed, pack_inputs
 from shoal.pack.requests import PackRequest
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 from shoal.tools.samples.preview import field_counts_text, printable, without_usual_text
 

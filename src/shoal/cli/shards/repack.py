@@ -37,7 +37,7 @@ from shoal.pack.from_shards.mixing_gain import FEWEST_CHUNKS, mixedness
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import repack_opened
 from shoal.pack.output.output_names import check_apart
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 from shoal.tools.samples.preview import printable
 

@@ -50,7 +50,7 @@ from shoal.pack.output.part_groups import PartGroup
 from shoal.pack.shards.shard_plan import PackPlan, plan_shards
 from shoal.pack.shards.shard_sizes import ShardSizing
 from shoal.pack.shards.shard_writer import Shard
-from shoal.pipeline.stages.tokenizing import TOKENIZERS
+from shoal.pipeline.stages.tokens.tokenizing import TOKENIZERS
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder

@@ -35,7 +35,7 @@ from shoal.pack.requests import ShardRequest
 from shoal.pack.shards.shard_sizes import ShardSizing
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.stage import Stage
-from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize
+from shoal.pipeline.stages.tokens.tokenizing import COUNT_FIELD, Tokenize
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder

@@ -34,7 +34,7 @@ from shoal.pack.jobs.pack_job import JobEngine, PackJob, run_job
 from shoal.pack.jobs.process_jobs import Progress
 from shoal.pack.output.commit import PackSummary
 from shoal.pack.shards.shard_sizes import ShardSizing
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.stream.dataset import Dataset

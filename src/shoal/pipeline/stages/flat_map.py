@@ -36,9 +36,9 @@ class _Around(Stage):
         return (self.stage,)
 
     @property
-    def kind(self) -> type:
+    def drawing_class(self) -> type:
         """The class of the stage that this stage is around."""
-        return self.stage.kind
+        return self.stage.drawing_class
 
     def in_epoch(self, epoch: int) -> Self:
         """Return this stage for one epoch."""

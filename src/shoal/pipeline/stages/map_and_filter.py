@@ -168,4 +168,4 @@ def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
 def seeded(stages: Iterable[Stage], seed: int, *, first_number: int = 0) -> tuple[Stage, ...]:
     """Return the stages with the order's seed; stages of a kind get numbers from ``first_number`` on."""
     numbers: dict[type, Iterator[int]] = defaultdict(lambda: itertools.count(first_number))
-    return tuple(stage.seeded(seed, numbers[stage.kind]) for stage in stages)
+    return tuple(stage.seeded(seed, numbers[stage.drawing_class]) for stage in stages)

@@ -73,8 +73,8 @@ class Stage(ABC):
         return self
 
     @property
-    def kind(self) -> type:
-        """The class that draws the random numbers of this stage; the stages of a kind are numbered."""
+    def drawing_class(self) -> type:
+        """The class that draws the random numbers of this stage; stages of a class are numbered."""
         return type(self)
 
     def seeded(self, seed: int, numbers: Iterator[int]) -> Stage:  # noqa: ARG002

@@ -13,7 +13,7 @@ from shoal.order.state_dict import Tokenizers, tokenizers_text
 from shoal.order.states.deals import Start
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.decode_pool import Threaded
-from shoal.pipeline.stages.tokenizing import tokenizers_of
+from shoal.pipeline.stages.tokens.tokenizing import tokenizers_of
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import Resolved
 from shoal.stats.counters import Counters

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from shoal.pipeline.stages.conversations.chat_tokens import CONVERSATION, chat_tokens_with
-from shoal.pipeline.stages.fill_in_middle import fill_in_middle_with
 from shoal.pipeline.stages.map_and_filter import SeededMap
 from shoal.pipeline.stages.stage import Stage
-from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokens.fill_in_middle import fill_in_middle_with
+from shoal.pipeline.stages.tokens.tokenizing import tokenize_with
 from shoal.stream.verbs.length_verbs import LengthVerbs
 
 

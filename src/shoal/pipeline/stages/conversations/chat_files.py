@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean
-from shoal.pipeline.stages.tokenizing import TokenizerSource, tokenizer_source
+from shoal.pipeline.stages.tokens.tokenizing import TokenizerSource, tokenizer_source
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import join, parent, scheme_of, without_secrets

@@ -24,7 +24,7 @@ from shoal.pipeline.stages.conversations.jinja_templates import check_jinja, com
 from shoal.pipeline.stages.conversations.messages import messages_in, plain, tools_in
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage
-from shoal.pipeline.stages.tokenizing import (
+from shoal.pipeline.stages.tokens.tokenizing import (
     COUNT_FIELD,
     TokenizerSource,
     dtype_of_tokens,

@@ -20,7 +20,7 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.pipeline.packed_fields import LABELS, LOSS_MASK, token_type
 from shoal.pipeline.stages.chosen_fields import fields_of
-from shoal.pipeline.stages.tokenizing import COUNT_FIELD
+from shoal.pipeline.stages.tokens.tokenizing import COUNT_FIELD
 
 NUM_SENTINELS = 3
 _VERB = "fill_in_middle()"
