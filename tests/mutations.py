@@ -218,8 +218,8 @@ MUTATIONS = [
     Mutation(
         "a count of refilled samples is off by one",
         "stream/refilling/filled_batches.py",
-        "self._context.counters.num_refilled += count - position.num_yielded - num_samples",
-        "self._context.counters.num_refilled += count - position.num_yielded - num_samples + 1",
+        "self._context.counters.num_refilled += count - position.num_yielded - num_rows",
+        "self._context.counters.num_refilled += count - position.num_yielded - num_rows + 1",
         ("tests/stream/test_refill.py",),
     ),
     Mutation(

@@ -103,7 +103,7 @@ def test_requests_that_cannot_be_served(sides: Path, tmp_path: Path) -> None:
     left: Any = shoal.open(sides / "left")
     right = shoal.open(sides / "right-equal")
     refused: list[tuple[Any, str]] = [
-        (lambda: left.join({"k": 1}), "takes a dataset; got dict"),
+        (lambda: left.join({"k": 1}), "takes a dataset; got {'k': 1}"),
         (lambda: left.join(right, how="outer"), "inner"),
         (lambda: left.join(right, on=3), "pair of names"),
         (lambda: left.join(right, on="nothing"), "nothing"),
