@@ -200,7 +200,7 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
         documents.pack_sequences(8).map(dict)
     with pytest.raises(UsageError, match=r"did you mean 'best_fit'"):
         documents.pack_sequences(8, strategy="bestfit")
-    with pytest.raises(UsageError, match=r"balance='memory'\) weighs samples by a column, but was called after pack_sequences"):
+    with pytest.raises(UsageError, match=r"balance='memory'\) weighs samples by a column, but was called"):
         documents.pack_sequences(8).batch(8, balance="memory")
     for unknown in (documents, documents.pack_sequences(8, lengths=None)):
         with pytest.raises(UsageError, match=r"by lengths in the index, but there are none"):
