@@ -104,6 +104,9 @@ compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/orders/run.py
 	$(BIN)/python tests/compat/sequences/run.py
 	$(BIN)/python -m tests.compat.sequences.chats
+	$(BIN)/python -m tests.compat.sequences.with_transformers
+	$(BIN)/python -m tests.compat.sequences.with_trl
+	$(BIN)/python -m tests.compat.sequences.with_axolotl
 	$(BIN)/python -m tests.compat.orders.huggingface_streams --num $(STREAMS)
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; CHOSEN="-m 'integration and not drill'" for less

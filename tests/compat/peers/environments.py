@@ -64,7 +64,13 @@ OF_ORDERS = {
     "webdataset-torch": Peer(("webdataset==1.0.2",), torch=True),
 }
 # Peers whose tokens are compared.
-OF_TOKENS = {"transformers": Peer(("transformers==5.24.0", "jinja2==3.1.6"))}
+TRANSFORMERS = ("transformers==5.24.0", "accelerate==1.15.0")
+OF_TOKENS = {
+    "transformers": Peer(("transformers==5.24.0", "jinja2==3.1.6")),
+    "trl": Peer(("trl==1.16.0", "datasets==5.2.0", *TRANSFORMERS), torch=True),
+    # Its sampler needs these alone; all that axolotl asks for would take several GB.
+    "axolotl": Peer(("numba==0.68.1", "colorama==0.4.6", *TRANSFORMERS), torch=True, alone=("axolotl==0.19.0",)),
+}
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
 # load next to every torch.
 TORCHVISION = {
