@@ -72,6 +72,11 @@ def test_inline_and_in_processes_agree(lines: Path, tmp_path: Path) -> None:
     assert entries(tmp_path / "cache") == ["scans"]
 
 
+def test_an_index_is_printed_by_its_counts(lines: Path) -> None:
+    index = index_of(lines)
+    assert repr(index) == f"<shoal index: 6000 samples in {index.num_extents} extents of 6 jsonl shards>"
+
+
 def test_shards_keep_the_order_given(lines: Path, tmp_path: Path) -> None:
     index = index_of(f"{lines}/{{005,001,003}}.jsonl", workers=2, cache_dir=tmp_path / "cache")
     assert index.shard_names == ("005.jsonl", "001.jsonl", "003.jsonl")

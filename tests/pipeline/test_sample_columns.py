@@ -308,10 +308,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 )
 def test_a_wrong_name_is_refused_with_what_was_meant(asked: str, meant: str, tmp_path: Path) -> None:
     write_json_tar(tmp_path / "x.tar", [{"label": 1, "meta": {"lang": "de"}}], cls=b"1")
-    with pytest.raises(UsageError, match=f"column '{asked}' is '{asked}' of each sample") as caught:
+    with pytest.raises(UsageError, match=f"the first samples have no '{asked}'") as caught:
         added(tmp_path, asked)
     assert meant in caught.value.hint
-    assert "there are __key__, json, cls, label, meta" in caught.value.hint
+    assert "they have __key__, json, cls, label, meta" in caught.value.hint
 
 
 def test_a_bare_name_means_one_thing_in_all_samples(tmp_path: Path) -> None:
@@ -525,7 +525,7 @@ def test_every_type_of_arrow(suffix: str, kind: str, gaps: bool, tmp_path: Path)
     for path, stored in (("v", [s["v"] for s in samples]), ("s.v", [s["s"]["v"] for s in samples])):
         lengths = [None if value is None else length_of(value) for value in stored]
         if all(value is None for value in stored):
-            with pytest.raises(UsageError, match=r"nothing there|none of the 40"):
+            with pytest.raises(UsageError, match=r"the first samples have no|none of the 40"):
                 added(tmp_path, path)
         elif any(isinstance(value, list | dict | np.ndarray) for value in stored):
             with pytest.raises(UsageError, match=r"has a (list|dict|ndarray) there"):

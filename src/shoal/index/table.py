@@ -51,7 +51,7 @@ class SampleIndex(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Index:
     """The table of all samples of a dataset.
 
@@ -101,6 +101,10 @@ class Index:
         np.cumsum(self.extent_num_samples, out=first[1:])
         first.flags.writeable = False
         object.__setattr__(self, "extent_first_sample", first)
+
+    def __repr__(self) -> str:
+        counts = f"{self.num_samples} samples in {self.num_extents} extents of {self.num_shards} {self.format} shards"
+        return f"<shoal index: {counts}>"  # results of packing are printed with their index, and a column has pages
 
     def place(self, sample_id: int) -> tuple[str, int, int]:
         """Return the shard of a sample, and the first and end byte of the sample or of its extent; see `locate`."""

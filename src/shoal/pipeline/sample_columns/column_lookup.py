@@ -132,9 +132,10 @@ def refuse_unknown(column: Column, fields: Sequence[str], example: Sample) -> No
         known |= dict.fromkeys(value if isinstance(value, dict) else ())
     meant = meant_path(example, path) if example else None
     hint = f"did you mean {column.name}={meant}? " if meant else did_you_mean(path, known)
-    msg = f"the column {column.name!r} is {column.path!r} of each sample, but the first samples have nothing there"
+    msg = f"the first samples have no {column.path!r}"
+    msg += f", which the column {column.name!r} reads" if column.name != column.path else ""
     listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
-    raise UsageError(msg, hint=f"{hint}there are {listed}")
+    raise UsageError(msg, hint=f"{hint}they have {listed}")
 
 
 def _json(sample: Sample, name: str, inside: dict[str, Any]) -> Any:

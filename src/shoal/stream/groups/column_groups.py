@@ -77,7 +77,6 @@ def hint_at_columns(index: Index, column: str, argument: str) -> Iterator[None]:
         if column in (*column_names(index), *_DERIVED):
             raise
         hint = did_you_mean(column, column_names(index))
-        hint += (
-            f"`shoal index --columns {column}`, or index_columns=[{column!r}] of shoal.open, reads it from the samples"
-        )
+        hint += f"`shoal index --columns {column}`, or index_columns=[{column!r}] of shoal.open, reads a stored field; "
+        hint += f"shoal.pack.repack(ds, url, columns=[{column!r}]) stores a field that map() or join() makes"
         raise UsageError(f"batch({argument}{column!r}): {error.message}", hint=hint) from None

@@ -132,8 +132,8 @@ def _aligned(left: Opened, right: Opened, stored: Runs | None, on: tuple[str, st
 
     def matched(working: Callable[[], None]) -> MatchedKeys:
         return MatchedKeys(
-            hashed_keys(left, on[0], working=working),
-            chosen_keys(hashed_keys(right, on[1], working=working), stored),
+            hashed_keys(left, on[0], side="left side", working=working),
+            chosen_keys(hashed_keys(right, on[1], side="joined side", working=working), stored),
             num_left=left.index.num_samples,
             num_right=right.index.num_samples,
             directory=scratch_directory(),

@@ -24,29 +24,37 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.seeds import key, keys, text_keys
 from shoal.pipeline.sample_columns.column_parts import TEXT, Part
 from shoal.pipeline.sample_columns.column_scan import scanned_parts
+from shoal.reading.checks.damaged_samples import read_sample
 from shoal.stream.choosing.index_columns import words_of_column
 from shoal.stream.choosing.sample_groups import KEY, hashed_numbers, hashed_texts, is_whole_number
 
 _LOW_TEXTS, _LOW_NUMBERS = key(0, 0, "low text key"), key(0, 0, "low number key")
 _SPAN = 1 << 16
+_A_PAIR = 'on=("__key__", "image_id") names the key of the left side, then of the joined side'
 _KEYS_AT_ONCE = 1 << 14
 
 Hashes = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
 
-def hashed_keys(opened: Opened, on: str, *, working: Callable[[], None] = lambda: None) -> Iterator[HashedKeys]:
+def hashed_keys(
+    opened: Opened, on: str, *, side: str = "left side", working: Callable[[], None] = lambda: None
+) -> Iterator[HashedKeys]:
     """Yield the hashed keys of the samples that take part, in the order of their ids.
 
     ``on`` is ``"__key__"``, a column of the index, or a field or path of the samples. ``working`` is called again and
-    again. Raises `UsageError`: the dataset has no such keys, or a sample has none; `ShardError`, `StorageError`: keys
-    cannot be read.
+    again. Raises `UsageError`, which names the side: the dataset has no such keys, or a sample has none; `ShardError`,
+    `StorageError`: keys cannot be read.
     """
     first = 0
-    for high, low in _hashes(opened, on):
-        ids = np.arange(first, first + len(high))
-        first += len(high)
-        working()
-        yield HashedKeys(ids, high, low)
+    try:
+        for high, low in _hashes(opened, on):
+            ids = np.arange(first, first + len(high))
+            first += len(high)
+            working()
+            yield HashedKeys(ids, high, low)
+    except UsageError as error:
+        msg = f"join(): the {side} cannot be matched by {on!r}: {error.message}"
+        raise UsageError(msg, hint="; ".join(filter(None, (error.hint, _A_PAIR)))) from None
 
 
 def chosen_keys(parts: Iterable[HashedKeys], stored: Runs | None) -> Iterator[HashedKeys]:
@@ -76,8 +84,9 @@ def _hashes(opened: Opened, on: str) -> Iterator[Hashes]:
             for first in range(0, len(texts), _KEYS_AT_ONCE):
                 yield hashes_of_texts(texts[first : first + _KEYS_AT_ONCE])
     elif on == KEY:
-        msg = f"samples of {index.format} have no '__key__', which files in tars have"
-        raise UsageError(msg, hint='join(other, on="id") joins by a field; on=("__key__", "id") names one of each side')
+        fields = ", ".join(read_sample(opened, 0)) if index.num_samples else ""
+        msg = f"samples of {index.format} have no '__key__', which files in tars and folders have"
+        raise UsageError(msg, hint=f"they have {fields}" if fields else "the dataset has no samples")
     else:
         (column_of_on,) = as_columns([f"{on}={on}"])
         for part in scanned_parts(opened, column_of_on):
@@ -108,5 +117,5 @@ def _of_codes(codes: NDArray[Any], of_words: Hashes | None) -> Hashes:
 def _of_part(part: Part, on: str, format_name: str) -> Hashes:
     if len(part.missing):
         msg = f"{len(part.missing)} of {len(part.values)} consecutive {format_name} samples have no field {on!r}"
-        raise UsageError(msg, hint="join() by a field that every sample has")
+        raise UsageError(msg, hint="choose a field that every sample has")
     return _of_codes(part.values, hashes_of_texts(part.words) if part.kind == TEXT else None)

@@ -189,8 +189,9 @@ class SequenceRequest(Rows):
                 self.fields, SequenceFields
             )
             hint = did_you_mean(self.lengths, column_names(index))
-            hint += f"for raw text, `shoal pack --tokenize` writes tokens and their counts{as_read}; if samples have "
-            hint += f"the counts in a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads the field"
+            hint += "for raw text, `shoal pack --tokenize` writes tokens and their counts; for tokenize() and "
+            hint += f"chat_tokens(), shoal.pack.repack(ds, url, columns=[{self.lengths!r}]) does{as_read}; if stored "
+            hint += f"samples have a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads it"
             raise UsageError(error.message, hint=hint) from None
 
 

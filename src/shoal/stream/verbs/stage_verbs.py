@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from shoal.arguments import as_choice, as_flag, as_texts
+from shoal.arguments import as_choice, as_flag, as_texts, with_type
 from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
 from shoal.order.protocol import as_within
@@ -224,7 +224,7 @@ class StageVerbs(TokenVerbs):
         <shoal.Dataset: 90 samples of 1 tar shard, join on __key__: 90 of 200 samples have a partner>
         """
         if not isinstance(other, StageVerbs):
-            msg = f"join() takes a dataset; got {other!r:.80}"
+            msg = f"join() takes a dataset; got {with_type(other)}"
             raise UsageError(msg, hint='ds.join(shoal.open("captions-*.tar"))')
         left, right = self.stream.spec, other.stream.spec
         return type(self)(joined_spec(left, right, on=on, how=how, missing=missing, doubles=doubles))
