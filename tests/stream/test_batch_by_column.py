@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,16 @@ def test_batches_stay_within_all_limits(images: Dataset) -> None:
         ids += batch["id"].tolist()
     assert sorted(ids) == list(range(NUM_SAMPLES))
     assert np.mean(fills) > 0.85
+
+
+@pytest.mark.parametrize("limit", [np.float32(0.5), Fraction(1, 2)])
+def test_limits_are_numbers_of_any_type(tmp_path: Path, limit: Any) -> None:
+    costs = [0.0, 0.125, 0.25, 0.375, 0.5] * 12
+    shoal.pack.pack(({"cost": cost} for cost in costs), tmp_path / "data", format="jsonl", columns=["cost"])
+    ds = shoal.open(tmp_path / "data").shuffle(seed=1)
+    batches = [batch["cost"].tolist() for batch in ds.batch(limits={"cost": limit})]
+    assert batches == [batch["cost"].tolist() for batch in ds.batch(limits={"cost": 0.5})]
+    assert sorted(cost for batch in batches for cost in batch) == sorted(costs)
 
 
 def test_samples_above_a_limit_are_refused_or_left_out(images: Dataset) -> None:
@@ -253,6 +264,11 @@ CALLS: dict[str, tuple[Any, str]] = {
     "negative limit": (lambda ds: ds.batch(limits={"tiles": -1}), r"must be a number above 0; got -1"),
     "filter": (lambda ds: ds.filter(len).batch(9, by="shape"), r"was called after filter\(\)"),
     "refill": (lambda ds: ds.filter(len, refill=True).batch(9, balance="tiles"), r"after filter\(refill=True\)"),
+    "parts": (lambda ds: ds.flat_map(list, most=2).batch(9, balance="tiles"), r"was called after flat_map\(\)"),
+    "no batch": (
+        lambda ds: ds.batch(9_999, by="shape", remainder="drop", too_small="drop"),
+        r"batch\(\) makes no batch of \d+ samples: no group has enough samples",
+    ),
     "packed": (lambda ds: ds.pack_sequences(8).batch(9, by="shape"), r"was called after pack_sequences"),
     "packed, balanced": (lambda ds: ds.pack_sequences(8).batch(9, balance="tiles"), r"called after pack_sequences"),
     "left out before": (lambda ds: ds.without(positions=[(0, 4)]).batch(9, by="shape"), r"without\(\) leaves out"),

@@ -302,6 +302,11 @@ def test_documents_are_sliced_one_by_one(
             assert (batch["cu_seqlens"] // num_slices)[1:].tolist() == np.cumsum(list(map(len, parts))).tolist()
 
 
+def test_a_batch_without_sequences_has_empty_slices() -> None:
+    places = ContextSlice(1, 2, "documents").of_documents(np.zeros((0, 16), dtype=np.int32))
+    assert places.shape == (0, 8)
+
+
 def test_documents_without_room_for_equal_chunks_are_refused(documents: Dataset) -> None:
     sharing: Any = {"rank": 0, "world_size": 4, "context_parallel": 4, "context_slices": "documents"}
     for multiple in (1, 4, 12):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -177,6 +178,21 @@ def test_a_seeded_map_before_it_draws_other_numbers(tars: Dataset) -> None:
 def test_a_sample_at_hand_is_the_list_of_its_parts(divided: Dataset) -> None:
     number = divided.ids().tolist()[0]
     assert [(part["number"], part["part"]) for part in divided[number]] == all_parts([number])
+
+
+def test_a_coroutine_function_makes_parts_of_several_samples_at_a_time(tars: Dataset) -> None:
+    begun: list[int] = []
+    third_begins = asyncio.Event()
+
+    async def divides_later(sample: dict[str, Any]) -> list[dict[str, Any]]:
+        begun.append(1)
+        if len(begun) == 3:
+            third_begins.set()
+        await asyncio.wait_for(third_begins.wait(), timeout=60)
+        return [*divides(sample)]
+
+    ds = tars.shuffle(seed=3).flat_map(divides_later, most=MOST)
+    assert [part for batch in ds.batch(4) for part in parts_in(batch)] == all_parts(ds.ids().tolist())
 
 
 def test_the_number_of_batches_is_unknown(divided: Dataset) -> None:

@@ -103,8 +103,8 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         if order is None:
             order = self._orders.order(epoch)
             if not order.num_samples and (num_documents := self.documents.num_positions(epoch)):
-                reason, hint = self.packing.none_made
-                msg = f"{self.packing.verb}() makes no sequence of {num_documents:,} documents: {reason}"
+                words, hint = self.packing.none_made
+                msg = f"{self.packing.verb}() makes {words.format(num_documents)}"
                 raise UsageError(msg, hint=hint)
             keep_newest(self._epochs, epoch, order)
         return order

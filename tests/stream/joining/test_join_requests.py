@@ -11,7 +11,7 @@ import pytest
 from tests.stream.joining.joined_data import NUM_LEFT, check_batch, check_joined, joined, write_right
 
 import shoal
-from shoal.errors import UsageError
+from shoal.errors import StorageError, UsageError
 from shoal.stream.dataset import Dataset
 from shoal.testing import RangeServer
 
@@ -116,8 +116,9 @@ def test_requests_that_cannot_be_served(sides: Path, tmp_path: Path) -> None:
         (lambda: left.join(right.shuffle()), r"has shuffle\(\)"),
         (lambda: left.join(right.batch(2)), r"has batch\(\)"),
         (lambda: left.join(right.filter(len)), r"has filter\(\)"),
+        (lambda: left.join(right.flat_map(list, most=2)), r"has flat_map\(\)"),
         (lambda: shoal.mix({"a": left}).join(right), "mixture"),
-        (lambda: left.join(shoal.mix({"a": right})), "has"),
+        (lambda: left.join(shoal.mix({"a": right})), "but this is a mixture of a"),
         (lambda: left.join(right.to_tuple("caption"))[0], "a tuple"),
     ]
     for call, words in refused:
@@ -147,6 +148,16 @@ def test_a_joined_dataset_goes_to_other_processes(sides: Path) -> None:
     assert len(pickle.dumps(ds.stream.opened.companions[0].kept)) < 300, "the path of a file"
     again = pickle.loads(pickle.dumps(ds))
     assert list(again) == list(ds)
+
+
+def test_a_joined_dataset_without_its_alignment_says_how_to_make_it_again(sides: Path) -> None:
+    """On another machine, or after the cache directory was emptied."""
+    ds = joined(sides / "left", sides / "right-shuffled").shuffle(seed=1)
+    pickled = pickle.dumps(ds)
+    Path(ds.stream.opened.companions[0].kept.path).unlink()
+    with pytest.raises(StorageError) as error:
+        pickle.loads(pickled)
+    assert "call join() in this process" in error.value.hint
 
 
 @pytest.mark.parametrize("order", ["equal", "shuffled"])

@@ -49,7 +49,7 @@ class KeptAlignment:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self.path:
-            return load_alignment, (self.path,)
+            return _mapped_again, (self.path,)
         return KeptAlignment, (self.alignment, self.counts, self.doubles)
 
 
@@ -108,6 +108,15 @@ def load_alignment(path: str, *, confirms: bool = False) -> KeptAlignment:
         return KeptAlignment(alignment, counts, doubles, path)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StorageError(f"{path}: the file of an alignment is damaged ({error})", hint="remove the file") from error
+
+
+def _mapped_again(path: str) -> KeptAlignment:
+    """Map the alignment of a pickled dataset."""
+    try:
+        return load_alignment(path)
+    except StorageError as error:
+        hint = "call join() in this process, which matches the keys again; or put SHOAL_CACHE_DIR in a shared folder"
+        raise StorageError(f"the alignment of two datasets cannot be used: {error.message}", hint=hint) from error
 
 
 def _written(matched: MatchedKeys, path: str, directory: str) -> KeptAlignment:

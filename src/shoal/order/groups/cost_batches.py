@@ -51,7 +51,10 @@ class CostBatches:
     verb: ClassVar[str] = "batch"
     alike: ClassVar[int] = 1
     longest: ClassVar[None] = None
-    none_made: ClassVar[tuple[str, str]] = ("every sample costs more than a limit", "larger limits=")
+    none_made: ClassVar[tuple[str, str]] = (
+        "no batch of {:,} samples: every sample costs more than a limit",
+        "larger limits=",
+    )
 
     limits: Mapping[str, Any]
     size: int | None = None

@@ -40,7 +40,7 @@ class GroupBatches:
 
     verb: ClassVar[str] = "batch"
     none_made: ClassVar[tuple[str, str]] = (
-        "no group has enough samples for a batch",
+        "no batch of {:,} samples: no group has enough samples for a batch",
         'smaller batches, or remainder="keep"',
     )
 

@@ -25,7 +25,10 @@ TOO_LONG = ("cut", "drop", "refuse")
 """Treatments of a document with more tokens than a sequence."""
 
 
-_NO_TOKENS = ("the documents have no tokens, or too many", 'ds.index_column("num_tokens") has their lengths')
+_NO_TOKENS = (
+    "no sequence of {:,} documents: the documents have no tokens, or too many",
+    'ds.index_column("num_tokens") has their lengths',
+)
 _MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
 
 
@@ -42,7 +45,7 @@ class RowArguments(Protocol):
 
     @property
     def none_made(self) -> tuple[str, str]:
-        """Reason why an epoch may have no row, and the remedy."""
+        """Words for an epoch without a row, with a place for the number of samples; and the remedy."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""

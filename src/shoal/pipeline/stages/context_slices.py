@@ -110,7 +110,7 @@ class ContextSlice(Stage):
         firsts = (begins[:, None] + np.multiply.outer(sizes, self.chunks)).reshape(-1)
         counts = np.repeat(sizes, len(self.chunks))
         places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
-        return places.reshape(len(segments), -1)
+        return places.reshape(len(segments), segments.shape[1] // self.num_slices)
 
     def _check(self, lengths: Mapping[str, int]) -> None:
         """Raise `UsageError` unless all arrays have one length, a multiple of the number of chunks."""

@@ -8,6 +8,8 @@ from itertools import islice
 from typing import Any, Self
 
 from shoal.errors import UsageError
+from shoal.pipeline.stages.callers import Callers
+from shoal.pipeline.stages.concurrent_functions import Begun
 from shoal.pipeline.stages.stage import DROPPED, Stage
 
 _SINGLE = (str, bytes, bytearray, memoryview, Mapping)
@@ -72,6 +74,16 @@ class FlatMap(_Around):
 
     def __repr__(self) -> str:
         return f"flat_{self.stage!r}"
+
+    @property
+    def max_concurrency(self) -> int:  # type: ignore[override]
+        """Most samples in the function at a time; 0 if the function gets one sample after another."""
+        return self.stage.max_concurrency
+
+    def begin(self, sample: Any, sample_id: int, callers: Callers) -> Begun | None:
+        """Begin a call of the function."""
+        begun = self.stage.begin(sample, sample_id, callers)
+        return None if begun is None else Begun(replace(self, stage=begun.stage), begun.result)
 
     def __call__(self, sample: Any, sample_id: int) -> Any:
         """Return the `Parts` of a sample; `UsageError` if there are too many, or the result is no list."""

@@ -60,7 +60,7 @@ def balanced_by_column(spec: DatasetSpec, balance: Any) -> DatasetSpec:
     if column == ATTENTION:
         return spec
     if type(spec.rows) is not Rows:
-        made_by = spec.rows.verb or "filter(refill=True)"
+        made_by = spec.rows.verb or spec.rows.divider or "filter(refill=True)"
         msg = f"batch(balance={column!r}) weighs samples by a column, but was called after {made_by}"
         hint = f'balance="{ATTENTION}" weighs sequences' if spec.rows.verb else "select() instead of filter()"
         raise UsageError(msg, hint=hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
@@ -52,7 +52,9 @@ class CostRequest(Rows):
             if isinstance(limit, bool) or not isinstance(limit, Real) or not 0 < float(limit) < 2**62:
                 msg = f"batch(limits=): the limit of {column!r} must be a number above 0; got {with_type(limit)}"
                 raise UsageError(msg, hint="the most that the samples of a batch cost together")
-        plain = {column: limit if isinstance(limit, float) else int(limit) for column, limit in limits.items()}
+        plain = {
+            column: int(limit) if isinstance(limit, Integral) else float(limit) for column, limit in limits.items()
+        }
         return cls(CostBatches(plain, size, **how))
 
     @property

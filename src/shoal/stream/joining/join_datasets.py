@@ -107,11 +107,13 @@ def _checked_left(spec: DatasetSpec, how: str) -> Opened:
 
 
 def _checked_right(spec: DatasetSpec) -> Opened:
+    opened = spec.opened.one("join(other)")
     of_the_whole = {
         "shuffle()": spec.request is not None,
         "batch()": spec.batching is not None,
         "sample()": spec.sampling is not None,
         "pack_sequences()": bool(spec.rows.verb),
+        "flat_map()": bool(spec.rows.divider),
         "filter()": any(filters_in(spec.stages)),
         "partition()": spec.ranks != Ranks(),
         "without()": bool(spec.gaps),
@@ -121,7 +123,7 @@ def _checked_right(spec: DatasetSpec) -> Opened:
     if wrong := [verb for verb, is_used in of_the_whole.items() if is_used]:
         msg = f"the joined dataset has {wrong[0]}, but its samples come in the order of the other dataset"
         raise UsageError(msg, hint=f"ds.join(other).{wrong[0][:-1]}...) applies to both sides")
-    return spec.opened.one("join(other)")
+    return opened
 
 
 def _aligned(left: Opened, right: Opened, stored: Runs | None, on: tuple[str, str]) -> KeptAlignment:

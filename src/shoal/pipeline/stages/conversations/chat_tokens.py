@@ -22,6 +22,7 @@ from shoal.pipeline.stages.chosen_fields import field_named, fields_of, value_at
 from shoal.pipeline.stages.conversations.chat_files import ChosenTemplates, chat_files, chosen_templates
 from shoal.pipeline.stages.conversations.jinja_templates import check_jinja, compiled, marks_generation, render
 from shoal.pipeline.stages.conversations.messages import messages_in, plain, tools_in
+from shoal.pipeline.stages.decode import NO_DAMAGE
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokens.tokenizing import (
@@ -153,7 +154,7 @@ class ChatTokens(Stage):
         variables = {"documents": None, "add_generation_prompt": False, **self.template.variables}
         try:
             text, generated = render(template, {**variables, "messages": messages, "tools": tools})
-        except UsageError:
+        except NO_DAMAGE:
             raise
         except Exception as error:  # templates refuse conversations, and fail on unexpected values
             remedy = "the chat template refuses the conversation; filter() or map() before chat_tokens() mends it"
@@ -175,10 +176,15 @@ class ChatTokens(Stage):
         # half the time of np.array, for a list of pairs
         offsets = np.fromiter(itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(encoding))
         begins, ends = offsets[::2], offsets[1::2]
-        mask = np.zeros(len(begins), dtype=np.uint8)
-        for start, stop in generated[-1:] if self.train_on == "last" else generated:
-            mask[(begins < stop) & (ends > start)] = 1
-        return mask
+        # Tokenizers that trim offsets leave no character to a token of spaces: it begins where the token before ends.
+        before = np.concatenate([[0], ends[:-1]])
+        begins = np.where((begins == ends) & (before < begins), before, begins)
+        blocks = generated[-1:] if self.train_on == "last" else generated
+        ranges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
+        ranges = ranges[ranges[:, 0] < ranges[:, 1]]
+        # All ranges that begin before the end of a token, without those that end before the token: O(log num_ranges).
+        overlapping = np.searchsorted(ranges[:, 0], ends) - np.searchsorted(ranges[:, 1], begins, side="right")
+        return (overlapping > 0).astype(np.uint8)
 
 
 def chat_tokens_with(

@@ -32,14 +32,13 @@ class Rendered(NamedTuple):
     generated: tuple[tuple[int, int], ...]
 
 
-class _Progress(NamedTuple):
-    """The blocks of text of a rendering so far, and each generated text with the place where the text begins."""
+class _Generated(str):
+    """A text that a model generates. Jinja yields the same object if the text stays in its place, else a copy."""
 
-    blocks: list[str]
-    generated: list[tuple[int, str]]
+    __slots__ = ()
 
 
-_PROGRESS: ContextVar[_Progress | None] = ContextVar("shoal_chat_rendering", default=None)  # of a thread
+_MARKED: ContextVar[list[_Generated] | None] = ContextVar("shoal_chat_rendering", default=None)  # of a thread
 
 
 def marks_generation(template: str) -> bool:
@@ -66,6 +65,7 @@ def compiled(template: str, day: dt.date | None) -> Any:
         trim_blocks=True, lstrip_blocks=True, extensions=[_extension(), loopcontrols]
     )
     environment.filters["tojson"] = _to_json
+    del environment.filters["random"], environment.globals["lipsum"]  # a resumed run would have other tokens
     environment.globals |= {
         "raise_exception": _refuse,
         "strftime_now": partial(_day_as, day),
@@ -81,20 +81,25 @@ def compiled(template: str, day: dt.date | None) -> Any:
 
 def render(template: Any, variables: Mapping[str, Any]) -> Rendered:
     """Render a conversation. Raises errors of the template, and `UsageError` if a generated text has no known place."""
-    progress = _Progress([], [])
-    token = _PROGRESS.set(progress)
+    marked: list[_Generated] = []
+    blocks: list[str] = []
+    ranges: list[tuple[int, int]] = []
+    at, token = 0, _MARKED.set(marked)
     try:
         for block in template.generate(variables):
-            progress.blocks.append(block)  # one by one: `_mark` counts the characters so far
+            start, at = at, at + len(block)
+            if type(block) is _Generated:
+                if block is not marked[len(ranges)]:
+                    break
+                ranges.append((start, at))
+            blocks.append(block)
     finally:
-        _PROGRESS.reset(token)
-    text = "".join(progress.blocks)
-    for start, generated in progress.generated:
-        if not text.startswith(generated, start):
-            msg = f"the chat template changes or moves the text of a {{% generation %}} block: {generated[:60]!r}"
-            hint = "put {% generation %} outside of macros, filters, {% set %} and other {% generation %} blocks"
-            raise UsageError(msg, hint=hint)
-    return Rendered(text, tuple((start, start + len(generated)) for start, generated in progress.generated))
+        _MARKED.reset(token)
+    if len(ranges) < len(marked):
+        msg = f"the chat template changes or moves the text of a {{% generation %}} block: {marked[len(ranges)][:60]!r}"
+        hint = "put {% generation %} outside of macros, filters, {% set %} and other {% generation %} blocks"
+        raise UsageError(msg, hint=hint)
+    return Rendered("".join(blocks), tuple(ranges))
 
 
 def check_jinja() -> None:
@@ -125,10 +130,10 @@ def _extension() -> Any:
             return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
 
         def _mark(self, caller: Callable[[], str]) -> str:
-            generated = caller()
-            progress = _PROGRESS.get()
-            if progress is not None:
-                progress.generated.append((sum(map(len, progress.blocks)), generated))
+            generated = _Generated(caller())
+            marked = _MARKED.get()
+            if marked is not None:
+                marked.append(generated)
             return generated
 
     return Generation

@@ -60,7 +60,7 @@ def plain(value: Any, where: str) -> Any:
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {plain(name, where): plain(inner, f"{where}[{name!r}]") for name, inner in value.items()}
+        return {_key(name, where): plain(inner, f"{where}[{name!r}]") for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, f"{where}[{number}]") for number, inner in enumerate(value)]
     if isinstance(value, np.ndarray | np.generic):
@@ -72,10 +72,22 @@ def plain(value: Any, where: str) -> Any:
     raise ValueError(msg)
 
 
+def _key(name: Any, where: str) -> Any:
+    key = plain(name, where)
+    if isinstance(key, list | dict):
+        msg = f"{where} has the key {name!r}, and a template takes texts and numbers"
+        raise ValueError(msg)  # noqa: TRY004  # one class for all bad fields
+    return key
+
+
 def _parsed(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         value = str(value, "utf-8")
-    return json.loads(value) if isinstance(value, str) else plain(value, "the field")
+    try:
+        return json.loads(value) if isinstance(value, str) else plain(value, "the field")
+    except RecursionError:
+        msg = "its lists and dicts are nested too deeply"
+        raise ValueError(msg) from None
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
@@ -94,9 +106,9 @@ def _message(message: Any, number: int) -> dict[str, Any]:
 
 def _from_sharegpt(fields: dict[str, Any], number: int) -> dict[str, Any]:
     speaker = fields["from"]
-    if speaker not in ROLES:
-        known = ", ".join(ROLES)
-        msg = f"message {number} is from {speaker!r}; {did_you_mean(speaker, ROLES)}known speakers are {known}"
+    if not isinstance(speaker, str) or speaker not in ROLES:
+        known, meant = ", ".join(ROLES), did_you_mean(speaker, ROLES) if isinstance(speaker, str) else ""
+        msg = f"message {number} is from {speaker!r:.60}; {meant}known speakers are {known}"
         raise ValueError(msg)
     renamed = {"value": "content"}
     return {"role": ROLES[speaker]} | {renamed.get(name, name): fields[name] for name in fields if name != "from"}
