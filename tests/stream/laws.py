@@ -344,6 +344,11 @@ KINDS: dict[str, Kind] = {
     "refilled": Kind(lambda source, order: _filtered(source, order, refill=True), _kept, fills=True),
     "divided": Kind(_divided, _all_parts, **_DIVIDED),
     "divided and filtered": Kind(_divided_and_filtered, _some_parts, gaps=_GAPS, is_filtered=True, **_DIVIDED),
+    "divided and sampled": Kind(
+        lambda source, order: _sampled(source, order).flat_map(divides, most=MOST_PARTS).with_ids(),
+        _parts_by_order,
+        **_DIVIDED,
+    ),
     "divided mixture": Kind(
         lambda source, order: _mixed(source, order).flat_map(divides, most=MOST_PARTS).with_ids(),
         _parts_by_order,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.stream.made import write_tars
 
 import shoal
 from shoal.errors import StateError, UsageError
@@ -103,6 +106,22 @@ def test_open_samples_are_remembered_over_stops_that_do_not_reach_them(divided: 
         state = shoal.merge_states(rank.state_dict() for rank in ranks)
         assert len(json.dumps(state)) < 1500
     for rank in on_ranks(divided.batch(6, steps="apart"), 4, state):
+        delivered += [part for batch in rank for part in parts_in(batch)]
+    assert Counter(delivered) == Counter(all_parts())
+
+
+def test_shards_without_an_index(tmp_path: Path) -> None:
+    """The growing order begins before all shards are indexed; stops lie in its first segments."""
+    data = write_tars(tmp_path / "data", [40, 1, 0, 60, 33, 63])
+    ds = shoal.open(data, index="grow").shuffle(seed=3, window="16KiB").flat_map(divides, most=MOST)
+    delivered: list[Part] = []
+    state = None
+    for world_size, size, steps in [(3, 4, 3), (2, 5, 2), (4, 1, 3)]:
+        ranks = on_ranks(ds.batch(size, steps="apart"), world_size, state)
+        for rank in ranks:
+            delivered += [part for batch in itertools.islice(rank, steps) for part in parts_in(batch)]
+        state = shoal.merge_states(rank.state_dict() for rank in ranks)
+    for rank in on_ranks(ds.batch(6, steps="apart"), 2, state):
         delivered += [part for batch in rank for part in parts_in(batch)]
     assert Counter(delivered) == Counter(all_parts())
 
