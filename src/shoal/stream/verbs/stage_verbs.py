@@ -200,10 +200,11 @@ class StageVerbs(TokenVerbs):
         other
             A dataset, selected and with stages if need be, but without an order or batches.
         on
-            ``"__key__"`` of tars and folders, a column of the index, or a field of the samples; a pair if the sides
-            have other names for it. The number 7 and the text "7" are equal.
+            ``"__key__"`` of tars and folders, a column of the index, or a field of the samples. A pair names the key of
+            this dataset, then the key of ``other``. The number 7 and the text "7" are equal.
         how
-            "inner" selects the samples with a partner; "left" keeps all, and those without have no fields of ``other``.
+            "inner" selects the samples with a partner. "left" keeps all samples; a sample without a partner has no
+            fields of ``other``.
         missing
             Values of fields for samples without a partner, by name. Without a value, such a field is None in batches.
         doubles
