@@ -83,7 +83,7 @@ class CostBatches:
         >>> batches = CostBatches({"tokens": 10, "tiles": 3}, scaled=(10, 3))
         >>> cut = batches.packed(np.array([[6, 0], [2, 3], [4, 1], [1, 2], [7, 0]]))
         >>> [cut.document[start:stop].tolist() for start, stop in zip(cut.first_piece, cut.first_piece[1:])]
-        [[0, 2], [1, 4], [3]]
+        [[0, 1], [2, 3], [4]]
         """
         rows = np.flatnonzero(~self.are_too_large(costs))
         numbers, num_batches = np.empty(len(rows), dtype=np.int64), 0
