@@ -23,10 +23,14 @@ class SlowStore(MemoryStore):
 
     reads_ahead = False
 
-    def __init__(self, *, waits_for: threading.Event | None = None) -> None:
+    def __init__(self, endpoint: str = "", *, waits_for: threading.Event | None = None) -> None:
         super().__init__()
+        self.endpoint = endpoint
         self.looks: Counter[str] = Counter()
         self._waits_for = waits_for
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SlowStore, (self.endpoint,)
 
     def find(self, path: str) -> ObjectInfo | None:
         self.looks[path] += 1
@@ -67,6 +71,27 @@ def test_a_look_that_ended_before_is_not_taken(tmp_path: Path) -> None:
     filled(store, num_bytes=100)
     assert [info.num_bytes for info in before] == list(range(7, 47))
     assert [info.num_bytes for info in ask(store, tmp_path)] == list(range(100, 140))
+
+
+def test_a_look_at_another_endpoint_is_not_taken(tmp_path: Path) -> None:
+    """The same paths are other objects there; neither process waits for the other."""
+    both_look = threading.Event()
+    stores = [filled(SlowStore(endpoint, waits_for=both_look)) for endpoint in ("here", "there")]
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask, store, tmp_path) for store in stores]
+        while not all(store.looks for store in stores):
+            both_look.wait(0.01)
+        both_look.set()
+        for each in asking:
+            each.result(60)
+    assert [store.looks for store in stores] == [Counter(PATHS)] * 2
+
+
+def test_a_store_that_cannot_be_described_is_looked_at_by_each(tmp_path: Path) -> None:
+    store = filled(SlowStore())
+    store.endpoint = threading.Lock()  # type: ignore[assignment]
+    assert len(ask(store, tmp_path)) == len(PATHS)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_object_is_an_error_for_each_process(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -15,6 +16,7 @@ import pytest
 import shoal
 from shoal.errors import StateError, UsageError
 from shoal.stream.dataset import Dataset
+from shoal.torch import DataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:a window of")
 
@@ -101,6 +103,20 @@ def test_the_last_samples_are_short_batches_or_left_out_and_counted(images: Data
     assert all(len(batch["id"]) == 16 for batch in dropped)
     assert dropped.stats()["num_ungrouped_samples"] == sum(count % 16 for count in counts.values())
     assert dropped.stats()["num_samples"] == 16 * sum(count // 16 for count in counts.values())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, 3])
+def test_samples_in_no_batch_are_counted_once_an_epoch_is_whole(images: Dataset, num_workers: int) -> None:
+    dataset = shuffled(images).batch(16, by="bucket", remainder="drop", too_small="drop")
+    left_out = sum(count % 16 for count in Counter(BUCKET).values())
+    loader = DataLoader(dataset, num_workers=num_workers)
+    for _ in itertools.islice(loader, 2):
+        pass
+    assert loader.stats()["num_ungrouped_samples"] == 0
+    loader.set_epoch(0)
+    assert sum(1 for _ in loader) == dataset.num_samples
+    assert loader.stats()["num_ungrouped_samples"] == left_out
+    loader.close()
 
 
 def test_classes_and_samples(images: Dataset) -> None:

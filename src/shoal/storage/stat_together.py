@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import time
 from collections.abc import Sequence
 
@@ -27,13 +28,14 @@ def stat_together(paths: Sequence[str], store: Store, *, cache_dir: str, num_pro
 
     A process that asks while another one looks takes the sizes and versions that the other one sees, and sends no
     request. They may be as old as the beginning of that look: if an object has changed since, reading it raises an
-    error. A look that ended before a process asked is not taken. Raises the errors of `stat_all`.
+    error. A look that ended before a process asked is not taken, nor one with another endpoint or other credentials.
+    Raises the errors of `stat_all`.
     """
-    if store.reads_ahead or num_processes < 2:
-        return stat_all(paths, store)
     asked_seconds = time.time()
+    if store.reads_ahead or num_processes < 2 or (described := _described(store)) is None:
+        return stat_all(paths, store)
     directory = os.path.join(cache_dir, "looks")
-    key = hashlib.blake2b(json.dumps([*paths]).encode(), digest_size=16).hexdigest()
+    key = hashlib.blake2b(described + json.dumps([*paths]).encode(), digest_size=16).hexdigest()
     look = os.path.join(directory, key + _SUFFIX)
     with machine_lock(f"{look}.lock", what=f"looks at {len(paths):,} shards"):
         infos = _look_since(asked_seconds, look, paths)
@@ -42,6 +44,14 @@ def stat_together(paths: Sequence[str], store: Store, *, cache_dir: str, num_pro
             _keep(look, infos)
             keep_within(directory, suffixes=(_SUFFIX,), limit_bytes=_MOST_BYTES, limit_files=_MOST_LOOKS)
     return infos
+
+
+def _described(store: Store) -> bytes | None:
+    """Return bytes that differ for stores with other endpoints or credentials; None if a store cannot be described."""
+    try:
+        return pickle.dumps(store)
+    except Exception:  # noqa: BLE001  # a filesystem of the user may raise anything
+        return None
 
 
 def _look_since(asked_seconds: float, look: str, paths: Sequence[str]) -> list[ObjectInfo] | None:

@@ -30,18 +30,25 @@ class GroupedBatches(CutBatches):
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the batches."""
         context.sum_deliveries()
-        return super().batches(self._of_samples(shares, context), reading, context)
+        return self._counted(super().batches(_of_samples(shares, context), reading, context), context)
 
-    def _of_samples(self, shares: Shares, context: BatchContext) -> Shares:
-        """Yield the samples of each share of batches; count the samples in no batch with the last share."""
-        position, resolved = context.position, cast("ResolvedSequences", context.resolved)
-        order = resolved.untouched(position.epoch)
-        for share, steps in shares:
-            pieces = order.pieces(share.ids)
-            repeated = np.repeat(share.repeated, np.diff(pieces.first))
-            if steps.stop == position.global_batches.stop and not context.pipeline.worker:
+    def _counted(self, batches: Iterator[Any], context: BatchContext) -> Iterator[Any]:
+        """Yield the batches; the worker that makes the last batch of the epoch counts the samples in no batch."""
+        position = context.position
+        for batch in batches:
+            if position.num_yielded >= position.num_steps:
+                resolved = cast("ResolvedSequences", context.resolved)
                 context.counters.num_ungrouped_samples += self.num_left_out(resolved, position.epoch)
-            yield Share(pieces.ids, pieces.positions, pieces.chunks, repeated, pieces.first[share.batch_first]), steps
+            yield batch
+
+
+def _of_samples(shares: Shares, context: BatchContext) -> Shares:
+    """Yield the samples of each share of batches."""
+    order = cast("ResolvedSequences", context.resolved).untouched(context.position.epoch)
+    for share, steps in shares:
+        pieces = order.pieces(share.ids)
+        repeated = np.repeat(share.repeated, np.diff(pieces.first))
+        yield Share(pieces.ids, pieces.positions, pieces.chunks, repeated, pieces.first[share.batch_first]), steps
 
 
 def num_without_batch(resolved: ResolvedSequences, epoch: int) -> int:
