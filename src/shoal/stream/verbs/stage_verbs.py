@@ -217,12 +217,13 @@ class StageVerbs(TokenVerbs):
 
         Examples
         --------
-        >>> shoal.pack.pack(({"id": f"cat/{i:03d}", "caption": f"cat {i} sleeps"} for i in range(90)), "captions.jsonl")
-        >>> joined = ds.join(shoal.open("captions.jsonl"), on=("__key__", "id"))
+        >>> captions = ({"id": f"cat/{i:03d}", "caption": f"cat {i} sleeps"} for i in range(90))
+        >>> packed = shoal.pack.pack(captions, "captions", format="jsonl")
+        >>> joined = ds.join(shoal.open("captions"), on=("__key__", "id"))
         >>> joined[7]
         {'__key__': 'cat/007', 'txt': b'cat 7', 'cls': b'0', 'id': 'cat/007', 'caption': 'cat 7 sleeps'}
         >>> joined
-        <shoal.Dataset: 90 samples of 1 tar shard, join on __key__: 90 of 200 samples have a partner>
+        <shoal.Dataset: 90 samples of 4 tar shards, join on __key__: 90 of 200 samples have a partner>
         """
         if not isinstance(other, StageVerbs):
             msg = f"join() takes a dataset; got {with_type(other)}"
