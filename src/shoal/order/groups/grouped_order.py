@@ -23,8 +23,9 @@ from shoal.order.arrays.permutation import permute
 from shoal.order.groups.group_batches import GroupBatches
 from shoal.order.groups.waiting_samples import Waiting, complete_sets, oldest_left_out, short_sets
 from shoal.order.partition import dealing_order
-from shoal.order.protocol import BoundOrder, as_ids, as_span
+from shoal.order.protocol import BoundOrder
 from shoal.order.seeds import key
+from shoal.order.sequences.numbered_groups import NumberedGroups
 from shoal.order.sequences.packed_order import Pieces
 
 _KEPT_BLOCKS = 4
@@ -51,7 +52,7 @@ class _Batches(NamedTuple):
     places: NDArray[np.int64]
 
 
-class GroupedOrder:
+class GroupedOrder(NumberedGroups):
     """The order of batches by column of one epoch.
 
     Parameters
@@ -115,16 +116,6 @@ class GroupedOrder:
         return max(1, self.num_samples // max(1, len(self._blocks[0])))
 
     @property
-    def num_canonical_nodes(self) -> int:
-        """Number of canonical nodes of the samples."""
-        return self.documents.num_canonical_nodes
-
-    @property
-    def version(self) -> int:
-        """Version of the order of the samples."""
-        return self.documents.version
-
-    @property
     def parameters(self) -> Mapping[str, Any]:
         """Parameters of the order of the samples, and of the batches."""
         return {**self.documents.parameters, **self.grouping.to_dict()}
@@ -135,27 +126,10 @@ class GroupedOrder:
             return self.documents.num_samples if number else 0
         return self._blocks[0][self._block_of(number - 1)].stop
 
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the numbers of the batches at positions ``[start, stop)``: the positions."""
-        return np.arange(*as_span(start, stop, self.num_samples))
-
-    def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each batch: its number."""
-        return as_ids(ids, self.num_samples)
-
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the numbers of the batches at positions ``[start, stop)``, and the place of each in its run."""
         ids = self.ids(start, stop)
         return ids, ids % self.grouping.alike
-
-    def axis(
-        self,
-        positions: NDArray[np.int64],  # noqa: ARG002
-        chunks: NDArray[np.int64],
-        batches: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.uint64]:
-        """Return the place of each batch in its run: a rank gets neighbouring canonical nodes."""
-        return chunks.astype(np.uint64)
 
     def pieces(self, ids: NDArray[np.int64]) -> Pieces:
         """Return the samples of these batches; O(samples of the epoch) on first use, then O(samples of the batches)."""

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute
-from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span
+from shoal.order.protocol import BoundOrder, Changing
 from shoal.order.seeds import key
 from shoal.order.sequences.groupings import Grouping
+from shoal.order.sequences.numbered_groups import NumberedGroups
 from shoal.order.sequences.packing_strategies import PackedBlock
 
 _KEPT_BLOCKS = 4
@@ -126,7 +127,7 @@ class OrderOfPieces(BoundOrder, Protocol):
         """Return the ascending numbers of the sequences with a piece of a document at one of these positions."""
 
 
-class PackedOrder:
+class PackedOrder(NumberedGroups):
     """The order of sequences of one epoch.
 
     Parameters
@@ -214,16 +215,6 @@ class PackedOrder:
         return max(1, self.num_samples // max(1, len(self._first) - 1))
 
     @property
-    def num_canonical_nodes(self) -> int:
-        """Number of canonical nodes of the documents."""
-        return self.documents.num_canonical_nodes
-
-    @property
-    def version(self) -> int:
-        """Version of the order of the documents."""
-        return self.documents.version
-
-    @property
     def parameters(self) -> Mapping[str, Any]:
         """Parameters of the order of the documents, and of the packing."""
         return {**self.documents.parameters, **self.packing.to_dict()}
@@ -238,28 +229,11 @@ class PackedOrder:
         start = self._stretches[bisect_right(self._borders, number - 1) - 1].start
         return min(start + self.packing.block, self.documents.num_samples)
 
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the numbers of the sequences at positions ``[start, stop)``: the positions."""
-        return np.arange(*as_span(start, stop, self.num_samples))
-
-    def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each sequence: its number."""
-        return as_ids(ids, self.num_samples)
-
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the numbers of the sequences at positions ``[start, stop)``, and the canonical node of each."""
         ids = self.ids(start, stop)
         nodes = [self._block(block).nodes[low:high] for block, low, high in self._parts(ids)]
         return ids, np.concatenate([np.zeros(0, np.int64), *nodes])
-
-    def axis(
-        self,
-        positions: NDArray[np.int64],  # noqa: ARG002
-        chunks: NDArray[np.int64],
-        batches: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.uint64]:
-        """Return the canonical node of each sequence: a rank gets neighbouring nodes of a batch."""
-        return chunks.astype(np.uint64)
 
     def weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of the squared lengths of the pieces of each sequence: the cost of attention."""

@@ -34,7 +34,7 @@ class Position:
 
     If ranks fill their batches, the position counts the samples that ``rank`` has taken from its share. ``later`` has
     the places of the rank in later epochs (`RankPlace`). If the rank packs documents, ``num_sequences`` sequences of
-    the following documents have been yielded.
+    the following documents have been yielded; with `flat_map`, so many parts of the following sample.
 
     Without ``knows_end``, the samples of the epoch are not counted yet: ``num_samples`` counts up to the last whole
     global batch that can be made now, and the last step is unknown.
