@@ -158,7 +158,7 @@ def text_of(draw: random.Random) -> str:
 
 
 def conversation(draw: random.Random, style: str = "ChatML") -> list[dict[str, Any]]:
-    """A conversation that a template takes: calls of tools, reasoning and null values for those that know them."""
+    """A conversation that a template takes, with calls of tools, reasoning and null values if it knows them."""
     messages: list[dict[str, Any]] = []
     if draw.random() < 0.5:
         messages.append({"role": "system", "content": text_of(draw)})

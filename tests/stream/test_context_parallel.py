@@ -31,7 +31,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def slice_of(row: NDArray[Any], number: int, num_slices: int, kind: str) -> NDArray[Any]:
-    """The published description: 2n equal chunks, of which rank r has the r-th from the front and from the back."""
+    """The published description: of 2n equal chunks, rank r has the r-th from the front and from the back."""
     if kind == "contiguous":
         return np.split(row, num_slices)[number]
     chunks = np.split(row, 2 * num_slices)

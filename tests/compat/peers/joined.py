@@ -1,8 +1,8 @@
 """Compares joins of shoal with WebDataset's zipped streams, field for field.
 
 ``python -m tests.compat.peers.joined`` has WebDataset write images and captions in equal order, and zip them. A join
-gives the same samples in storage order; and in a window, with shards of captions left out, those that have one. Exit
-code 1 if any differs; without WebDataset the comparison is skipped.
+gives the same samples in storage order. In a window, without some shards of captions, it gives the samples with a
+caption. The exit code is 1 if any sample differs; without WebDataset the comparison is skipped.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ WITH_TOOLS = ("Llama 3", "tools", "templates by name")
 
 
 def asked_of(style: str, draw: random.Random) -> dict[str, Any]:
-    """A conversation for a template, of which a few have roles in an order that a template may refuse."""
+    """A conversation for a template; a few conversations have roles in an order that a template may refuse."""
     messages = conversation(draw, style)
     if draw.random() < 0.1:
         draw.shuffle(messages)

@@ -58,7 +58,7 @@ def joined(left: Path, right: Path, *, how: str = "inner", **more: Any) -> Datas
 
 
 def check_joined(sample: dict[str, Any], numbers: set[int]) -> int:
-    """Return the number of a sample of which both sides are right."""
+    """Return the number of a sample; both of its sides are right."""
     number = int(sample["__key__"][1:])
     assert sample["txt"] == f"left {number} ".encode() * (1 + number % 40)
     if number in numbers:

@@ -203,7 +203,7 @@ def _sorted_distinct(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64
 
 
 def _first_examples(doubles: list[tuple[int, int]], again: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return a few pairs of ids with one key: those whose later samples come first."""
+    """Return a few pairs of ids with one key: the pairs with the earliest later samples."""
     first = again[np.argsort(again[:, 1])[:_MOST_EXAMPLES]].tolist()
     return sorted([*doubles, *map(tuple, first)], key=lambda pair: pair[1])[:_MOST_EXAMPLES]
 

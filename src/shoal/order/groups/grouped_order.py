@@ -33,7 +33,7 @@ _LEAST_BLOCK = 1 << 16  # positions that are grouped at a time; at least as many
 
 
 class _Block(NamedTuple):
-    """The samples at positions ``[start, stop)``, those that wait before, and the number of earlier batches.
+    """The samples at positions ``[start, stop)``, the samples that wait before, and the number of earlier batches.
 
     The last block of an epoch has no positions: its batches are made of the samples that wait.
     """

@@ -100,7 +100,7 @@ def companion_budget(
 class OwnSamples(NamedTuple):
     """Samples of one dataset in a span: their ``rows`` among all samples, their ids, and the units that hold them.
 
-    For a companion, ``rows`` has the partner of each sample of its owner instead, and the ids are those that exist.
+    For a companion, ``rows`` has the partner of each sample of its owner instead, and the ids are its partners.
     """
 
     rows: Any = _NOTHING

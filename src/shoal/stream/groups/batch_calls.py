@@ -29,7 +29,7 @@ def batched(
     """Return a dataset with batches.
 
     ``cutting`` are the arguments of all batches, and ``grouping`` the arguments that only batches by column or within
-    limits take; those that are not None are checked.
+    limits take; arguments that are not None are checked.
     """
     given = {name: value for name, value in grouping.items() if value is not None}
     _refuse_arguments(given, cutting, by=by, limits=limits)

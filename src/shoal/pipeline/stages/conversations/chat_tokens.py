@@ -182,7 +182,7 @@ class ChatTokens(Stage):
         blocks = generated[-1:] if self.train_on == "last" else generated
         ranges = np.array(blocks, dtype=np.int64).reshape(-1, 2)
         ranges = ranges[ranges[:, 0] < ranges[:, 1]]
-        # All ranges that begin before the end of a token, without those that end before the token: O(log num_ranges).
+        # The ranges that begin before the end of a token, less the ranges that end before the token: O(log num_ranges).
         overlapping = np.searchsorted(ranges[:, 0], ends) - np.searchsorted(ranges[:, 1], begins, side="right")
         return (overlapping > 0).astype(np.uint8)
 
