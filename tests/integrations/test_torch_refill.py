@@ -127,7 +127,7 @@ def test_other_loaders_are_refused(tars: Dataset) -> None:
 
 # Each leg is a world size, a number of workers, and the steps after which each rank is killed, or 0.
 # A rank that forks its workers needs no fork server of its own, which would import torch.
-@pytest.mark.parametrize("is_divided", [False, True], ids=["filtered", "divided"])
+@pytest.mark.parametrize("kind", ["filtered", "divided", "joined"])
 @pytest.mark.parametrize(
     ("legs", "method"),
     [
@@ -136,18 +136,19 @@ def test_other_loaders_are_refused(tars: Dataset) -> None:
     ],
 )
 def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(
-    legs: list[tuple[int, int, int]], method: str | None, tmp_path: Path, is_divided: bool
+    legs: list[tuple[int, int, int]], method: str | None, tmp_path: Path, kind: str
 ) -> None:
     """Real ranks with worker processes end by SIGKILL after some checkpoints, at other sizes: every sample once."""
     data = write_tars(tmp_path / "data", [70, 1, 0, 147, 62, 60, 35, 102])
     open_finely(data)
+    if kind == "joined":
+        train_refilled.write_captions(tmp_path, 477)
     context: Any = multiprocessing.get_context("forkserver")
     for number, (world_size, num_workers, steps) in enumerate(legs):
         ranks = [
             context.Process(
                 target=train_refilled.run,
-                args=(tmp_path, number, rank, world_size, num_workers, steps, method if num_workers else None),
-                kwargs={"is_divided": is_divided},
+                args=(tmp_path, number, rank, world_size, num_workers, steps, method if num_workers else None, kind),
             )
             for rank in range(world_size)
         ]
@@ -158,8 +159,9 @@ def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(
             assert process.exitcode == (-signal.SIGKILL if steps else 0)
     items, proofs = train_refilled.consumed(tmp_path)
     parts = ((number, part) for number in range(477) for part in range(number % 4))
-    assert sorted(items) == [4 * i + part for i, part in (parts if is_divided else ((i, 0) for i in range(1, 477, 2)))]
-    whole = train_refilled.dataset(tmp_path, is_divided=is_divided).partition(rank=0, world_size=1)
+    odd = ((number, 0) for number in range(1, 477, 2))
+    assert sorted(items) == [4 * number + part for number, part in (parts if kind == "divided" else odd)]
+    whole = train_refilled.dataset(tmp_path, kind).partition(rank=0, world_size=1)
     list(whole)
     assert shoal.merge_certificates(proofs) == whole.certificate()
 

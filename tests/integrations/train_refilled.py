@@ -24,10 +24,20 @@ def items_in(batch: dict[str, Any]) -> list[int]:
     return items
 
 
-def dataset(out: Path, *, is_divided: bool) -> shoal.Dataset:
+def write_captions(out: Path, num_samples: int) -> None:
+    """Write a caption for each sample, in another order."""
+    numbers = [number * 7 % num_samples for number in range(num_samples)]
+    shoal.pack.pack(
+        ({"id": f"{number:05d}", "caption": number} for number in numbers), out / "captions", format="jsonl"
+    )
+
+
+def dataset(out: Path, kind: str) -> shoal.Dataset:
     ds = shoal.open(str(out / "data"), index=str(out / "fine.index"))
+    if kind == "joined":
+        ds = ds.join(shoal.open(out / "captions"), on=("__key__", "id"))
     ds = ds.shuffle(seed=11, window=100_000, num_canonical_nodes=2)
-    ds = ds.flat_map(stages.in_parts, most=3) if is_divided else ds.filter(stages.is_odd, refill=True)
+    ds = ds.flat_map(stages.in_parts, most=3) if kind == "divided" else ds.filter(stages.is_odd, refill=True)
     return ds.with_ids().batch(8, steps="apart")
 
 
@@ -49,18 +59,19 @@ def run(
     num_workers: int,
     steps: int,
     method: str | None,
-    *,
-    is_divided: bool,
+    kind: str,
 ) -> None:
     """Run leg ``number`` from what the ranks of the one before saved: some steps, or with 0 to the epoch's end."""
     warnings.simplefilter("ignore", ShuffleWarning)
-    ds = dataset(out, is_divided=is_divided).partition(rank=rank, world_size=world_size)
+    ds = dataset(out, kind).partition(rank=rank, world_size=world_size)
     loader = shoal.torch.DataLoader(ds, num_workers=num_workers, multiprocessing_context=method)
     if number:
         before = [json.loads(path.read_text())["state"] for path in out.glob(f"saved-{number - 1}-*.json")]
         loader.load_state_dict(shoal.merge_states(before))
     items: list[int] = []
     for step, batch in enumerate(loader, 1):
+        if kind == "joined":
+            assert batch["caption"].tolist() == batch["__id__"].tolist()
         items += items_in({name: batch[name].numpy() for name in batch if name in ("__id__", "__part__")})
         if not steps or step <= steps - SAVED_AT:
             saved = {"state": loader.state_dict(), "certificate": loader.certificate(), "items": items}
