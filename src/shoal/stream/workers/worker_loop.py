@@ -79,10 +79,12 @@ def run_worker(worker: int, job: Job, connection: Connection, stop: Connection) 
     end_with_parent()
     job.prepare(worker)
     maker = StepMaker(job.work, job.num_workers, stop)
+    sender = BatchSender(connection, job.reduce)
     try:
         with suppress(EOFError, OSError):
-            _Worker(worker, maker, BatchSender(connection, job.reduce), connection, stop).run()
+            _Worker(worker, maker, sender, connection, stop).run()
     finally:
+        sender.close()
         maker.end()
 
 
