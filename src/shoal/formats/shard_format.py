@@ -21,6 +21,9 @@ from shoal.index.shard_scan import Buffer, ShardScan
 
 Sample = dict[str, Any]
 
+ROW = "row"
+"""Key of a head: the row of the shard in the table that lists the shards, as JSON; no scan adds it."""
+
 
 class ReadBytes(Protocol):
     r"""A function that returns exactly the bytes ``[first_byte, end_byte)`` of one shard, or raises an error.

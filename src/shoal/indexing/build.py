@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from shoal.formats.folder.reader import Folder, index_of_files
 from shoal.formats.format_registry import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES, without_pointer
-from shoal.formats.shard_format import Format
+from shoal.formats.shard_format import ROW, Format
 from shoal.hints import MOST_POINTER_BYTES
 from shoal.index.assembly import ScannedShard, assemble, joined
 from shoal.index.cutting import usual_extent_bytes
@@ -97,8 +97,8 @@ def build_index(
     total and the samples so far. A large build keeps finished scans below ``cache_dir`` (see
     `shoal.storage.cache_directory`), and resumes from them after a kill; the end removes them.
 
-    ``expected`` describes shards by path; a shard that differs is refused. ``rows`` maps the names of single files to
-    their rows in the tables beside them.
+    ``expected`` describes shards by path; a shard that differs is refused. ``rows`` maps the names of shards to their
+    rows in the tables that list them; the head of a shard keeps its row.
 
     Threads scan remote shards by 32 requests at a time: headers only, or all bytes if that costs less. From 1 GiB in
     many shards on, several processes do so, by 128 requests in all. The traffic is logged, and added to ``traffic``.
@@ -178,7 +178,7 @@ def index_of_tasks(
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", key)), suffix=_SCAN_SUFFIX)
     scanning = _Scanning(store, format, workers, _Report(progress, total_bytes), traffic)
     with closing(_scan_all(tasks, scanning, scratch)) as results:
-        parts = _parts(tasks, results, format=format, extent_bytes=extent_bytes)
+        parts = _parts(tasks, results, format=format, extent_bytes=extent_bytes, rows=rows or {})
     if traffic.num_requests:
         _log.info("%s: %s, in %.1f s", source_name, traffic, time.perf_counter() - began_seconds)
     index = parts[0]
@@ -198,6 +198,7 @@ def _parts(
     *,
     format: Format,  # noqa: A002
     extent_bytes: int,
+    rows: Mapping[str, Mapping[str, Any]],
 ) -> list[Index]:
     """Return the indexes of consecutive shards, in order; few scans are in memory at a time."""
     groups = [tasks[first : first + PART_SHARDS] for first in range(0, len(tasks), PART_SHARDS)] or [tasks]
@@ -206,7 +207,9 @@ def _parts(
     scans: dict[int, dict[int, ShardScan]] = {number: {} for number in range(len(groups))}
 
     def finish(number: int) -> None:
-        parts[number] = index_of_scans(groups[number], scans.pop(number), format=format, extent_bytes=extent_bytes)
+        parts[number] = index_of_scans(
+            groups[number], scans.pop(number), format=format, extent_bytes=extent_bytes, rows=rows
+        )
 
     for task, scan in results:
         number = group_of[task.number]
@@ -239,12 +242,20 @@ def index_of_scans(
     *,
     format: Format,  # noqa: A002
     extent_bytes: int,
+    rows: Mapping[str, Mapping[str, Any]],
 ) -> Index:
-    """Assemble the index of some shards from their scans by number."""
-    shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
+    """Assemble the index of some shards from their scans by number, with their ``rows`` by name (see `build_index`)."""
+    shards = [
+        ScannedShard(task.name, task.num_bytes, task.version, _with_row(scans[task.number], rows.get(task.name)))
+        for task in tasks
+    ]
     keep = sum(shard.scan.num_samples for shard in shards) < MANY_SAMPLES
     metadata = _metadata(format)
     return assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep, metadata=metadata)
+
+
+def _with_row(scan: ShardScan, row: Mapping[str, Any] | None) -> ShardScan:
+    return scan if row is None else replace(scan, head={**scan.head, ROW: dict(row)})
 
 
 def small_bytes(store: Store) -> int:

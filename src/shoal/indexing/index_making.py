@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import cast
@@ -26,6 +26,7 @@ from shoal.indexing.jobs.job_units import UnitParts
 from shoal.indexing.jobs.shared_indexing import index_together
 from shoal.indexing.manifests_beside import Described, versions_beside
 from shoal.indexing.scan.scan_task import ScanTask
+from shoal.indexing.tables.snapshot_protocol import SNAPSHOT
 from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
@@ -90,6 +91,7 @@ class IndexMaking:
         shards = [(info.path, info.num_bytes, info.version) for info in self.infos]
         words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), self.extent_bytes, source.names]
         words += [shards, self.what.rows] if self.what.rows else [shards]
+        words += [self.what.version] if self.what.version else []
         words += versions_beside(source.paths, format, self.store)
         key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
         return str(Path(self.cache_dir, "indexes", f"{key}.index"))
@@ -137,6 +139,8 @@ class IndexMaking:
 
     def kept(self, index: Index) -> tuple[Index, str | None]:
         """Cache an index of these shards, publish it on request, and return it with its file."""
+        if self.what.version:
+            index = replace(index, metadata={**index.metadata, SNAPSHOT: dict(self.what.version)})
         beside = self.publish(index)
         if self.exchange is not None:
             with suppress(StorageError):  # other machines then index what they still need

@@ -46,13 +46,15 @@ _AT_ONCE_BYTES = 4 << 20
 class Described:
     """The shards of a source and their description: the format (None: by suffix), and the expected contents by path.
 
-    ``rows`` are rows of tables, by the names of single files.
+    ``rows`` are rows of the tables that list the shards, by name. ``version`` is the version of a table; empty for
+    plain shards.
     """
 
     source: Source
     format: Format | None = None
     expected: Mapping[str, Expected] = field(default_factory=dict)
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    version: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

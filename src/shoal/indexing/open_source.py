@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,9 @@ from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, in_named_order
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
+from shoal.indexing.tables.snapshot_protocol import CURRENT, TableKind, TableRequest, WantedVersion
+from shoal.indexing.tables.table_kinds import named_table, table_of_log
+from shoal.order.arrays.index_ranges import Runs
 from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
@@ -54,6 +57,7 @@ from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
+from shoal.storage.sources.table_logs import LoggedTableError
 from shoal.storage.stat_many import find_all
 from shoal.storage.stat_together import stat_together
 from shoal.storage.storage_errors import is_forbidden, is_without_ranges
@@ -62,6 +66,8 @@ from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _log = logging.getLogger("shoal")
+
+SamplesLeft = Callable[[Index, Sequence[str]], Runs | None]
 
 # Formats whose compressed shards mostly have no suffix for their codec, from TensorFlow and LitData.
 _CODEC_UNSAID = ("tfrecord", "litdata", "litdata_tokens")
@@ -114,47 +120,122 @@ def find_source(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     job_rank: JobRank | None = None,
+    wanted: WantedVersion = CURRENT,
 ) -> Opened | Unindexed:
-    """Find the shards of ``source``, and their index if there is one; arguments and errors as in `open_source`."""
+    """Find the shards of ``source``, and their index if there is one; arguments and errors as in `open_source`.
+
+    ``wanted`` chooses a version of a table.
+    """
     directory = cache_directory(cache_dir)
-    source = in_store(source, storage_options)
-    store_once = open_store(source, storage_options)
-    store = with_retries(store_once, storage_options)
-    # Retry the whole search, not each listing: an abandoned listing must not be read to its end first.
-    look = partial(shards_of, source, format, store_once)
-    shards, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
+    finding = _Finding(storage_options, format, directory, progress, job_rank)
+    table = named_table(source)
+    if table is None:
+        source = in_store(source, storage_options)
+        store_once = open_store(source, storage_options)
+        store = with_retries(store_once, storage_options)
+        # Retry the whole search, not each listing: an abandoned listing must not be read to its end first.
+        look = partial(shards_of, source, format, store_once)
+        try:
+            shards, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
+        except LoggedTableError as error:
+            table = table_of_log(error)
+    if table is not None:
+        return finding.table(*table, wanted, split=split, index=index)
+    wanted.refuse_for(printed(source))
     if shards.kind == "index":
         if index is not None:
             msg = f"{shards.typed}: the source is an index, but index={without_secrets(os.fspath(index))} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
-        return _Opening(shards, store, format, directory, local_size_of(job_rank)).beside_index(split)
+        return finding.opening(shards, store, format).beside_index(split)
     if shards.left_out:
         counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in shards.left_out.items())
         _log.info("%s: left out, as they are not shards by their suffixes: %s", shards.typed, counts)
     selected = select_split(shards, split, suffixes=suffixes, store=store)
     what = described_shards(selected.source, format, store)
     shards = what.source
-    opening = _Opening(shards, store, what.format or format, directory, local_size_of(job_rank))
-    beside = None
+    opening = finding.opening(shards, store, what.format or format)
+    left = partial(samples_left, selected, store=store)
     if index is not None:
-        opened = opening.with_index(*_given_index(os.fspath(index), shards, storage_options, directory))
-    elif (beside := _beside(shards, INDEX_NAME, store)) and (index_beside := opening.index_in_directory(beside.path)):
-        opened = opening.with_index(index_beside, beside.path)
-    else:
-        refuse_unfinished(shards, store)
-        chosen = choose_format(shards, opening.format)
-        publish = partial(publish_beside, source=shards, store=store, replaces=beside, is_asked=publish_index)
-        shared = store_of_published(shards, storage_options) if publish_index else None
+        return _with_samples(
+            opening.with_index(*_given_index(os.fspath(index), shards, storage_options, directory)), left
+        )
+    if (beside := _beside(shards, INDEX_NAME, store)) and (index_beside := opening.index_in_directory(beside.path)):
+        return _with_samples(opening.with_index(index_beside, beside.path), left)
+    refuse_unfinished(shards, store)
+    publish = partial(publish_beside, source=shards, store=store, replaces=beside, is_asked=publish_index)
+    shared = store_of_published(shards, storage_options) if publish_index else None
+    unindexed = finding.unindexed(opening, what, publish, shared)
+    return finding.made(unindexed, left if selected.left_out else None)
+
+
+def _with_samples(opened: Opened, left: SamplesLeft) -> Opened:
+    """Return a dataset with the samples that its splits, or its version, have."""
+    stored = left(opened.index, opened.paths)
+    return opened if stored is None else replace(opened, stored=stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """Arguments of `find_source` for shards and tables alike."""
+
+    storage_options: Mapping[str, Any] | None
+    format: str | Format | None
+    cache_dir: str
+    progress: Progress | None
+    job_rank: JobRank | None
+
+    def opening(self, source: Source, store: Store, format: str | Format | None) -> _Opening:  # noqa: A002
+        return _Opening(source, store, format, self.cache_dir, local_size_of(self.job_rank))
+
+    def unindexed(
+        self, opening: _Opening, what: Described, publish: Callable[[Index], str | None], shared: Store | None
+    ) -> Unindexed:
+        """Return shards whose index is in no given file and not beside them."""
+        job_rank, chosen = self.job_rank, choose_format(what.source, opening.format)
         is_of_machines = job_rank is not None and job_rank.local_size < job_rank.world_size
         exchange = reachable_torch_store() if is_of_machines and shared is None else None
-        making = IndexMaking(what, store, chosen, directory, progress, publish, job_rank, shared, exchange)
-        unindexed = Unindexed(making, opening.opened)
-        known = making.cached()
-        if known is None and not selected.left_out:
+        making = IndexMaking(
+            what, opening.store, chosen, self.cache_dir, self.progress, publish, job_rank, shared, exchange
+        )
+        return Unindexed(making, opening.opened)
+
+    def made(self, unindexed: Unindexed, left: SamplesLeft | None) -> Opened | Unindexed:
+        """Return the shards with the cached index; else without an index, unless the index says which samples to take.
+
+        ``left`` returns the samples to take; None for all.
+        """
+        known = unindexed.making.cached()
+        if known is None and left is None:
             return unindexed
         opened = unindexed.whole if known is None else unindexed.opened(*known)
-    left = samples_left(selected, opened.index, opened.paths, store)
-    return opened if left is None else replace(opened, stored=left)
+        return opened if left is None else _with_samples(opened, left)
+
+    def table(
+        self,
+        kind: TableKind,
+        root: str,
+        wanted: WantedVersion,
+        *,
+        split: SplitLike,
+        index: str | os.PathLike[str] | None,
+    ) -> Opened | Unindexed:
+        """Find the files of a version of a table, and their index if there is one."""
+        store = with_retries(open_store(root, self.storage_options), self.storage_options)
+        request = TableRequest(root, store, wanted, split, dict(self.storage_options or {}))
+        snapshot = kind.snapshot(request)
+        source = snapshot.source
+        store = with_retries(open_store(source.paths[0], self.storage_options), self.storage_options)
+        opening = self.opening(source, store, snapshot.format)
+        left: SamplesLeft | None = None
+        if snapshot.deleted:
+            left = lambda known, _: snapshot.rows_left(known)  # noqa: E731
+        if index is not None:
+            given, path = _given_index(os.fspath(index), source, self.storage_options, self.cache_dir)
+            snapshot.check_index(given, path)
+            opened = opening.with_index(given, path)
+            return opened if left is None else _with_samples(opened, left)
+        what = Described(source, snapshot.format, rows=snapshot.rows, version=snapshot.version)
+        return self.made(self.unindexed(opening, what, lambda _: None, None), left)
 
 
 def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002

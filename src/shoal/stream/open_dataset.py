@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import refuse_empty
+from shoal.indexing.tables.snapshot_protocol import WantedVersion
 from shoal.pipeline.sample_columns.added_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cache.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
@@ -32,6 +33,9 @@ def open_dataset(
     publish_index: bool = False,
     index_columns: ColumnsLike = (),
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
+    version: int | str | None = None,
+    timestamp: str | None = None,
+    predicate: Any = None,
 ) -> Dataset:
     """Open shards in place: a file, a directory, a glob, a brace pattern, a list, an index file, or a mixture file.
 
@@ -73,6 +77,14 @@ def open_dataset(
         without it, in temporary files. Default: no cache; each process reads its own data, and keeps the data only in
         memory.
 
+    version
+        Version of a table to open: a number, or the name of a tag, branch or revision. Default: the current version.
+    timestamp
+        Instead of ``version``: the version of a table that was current at this time (``"2026-11-01T12:00:00Z"``).
+    predicate
+        Rows of a table that are needed, ``[("day", ">=", "2026-01-01")]``: files whose statistics exclude such rows are
+        not read. Files with some such rows are read as wholes.
+
     Raises
     ------
     UsageError
@@ -92,7 +104,8 @@ def open_dataset(
     >>> shoal.open("data", index_columns=["txt:len"]).index_column("txt:len")[:3]
     array([5, 5, 5])
     """
-    shards = partial(_open_shards, publish_index=publish_index, index_columns=index_columns, cache=cache)
+    wanted = WantedVersion(version, timestamp, predicate)
+    shards = partial(_open_shards, wanted=wanted, publish_index=publish_index, index_columns=index_columns, cache=cache)
     if format is None and is_mixture_file(source):
         if index is not None:
             msg = f"{printed(source)}: index= belongs to one dataset, but this is a mixture file"

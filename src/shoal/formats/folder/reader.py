@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, class_directory
 from shoal.formats.rows.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
+from shoal.formats.shard_format import ROW, Format, ReadBytes, Sample, Span
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.assembly import fingerprint
 from shoal.index.cutting import CUTTING_RULE, layout_of
@@ -122,7 +122,7 @@ class Folder(Format):
         sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
         if self.classes is not None:
             sample[CLASS_FIELD] = self._numbers.get(class_directory(shard, below_splits=self.below_splits), -1)
-        return {**sample, **head.get("row", {})}
+        return {**sample, **head.get(ROW, {})}
 
 
 def _size_crcs(num_bytes: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -155,7 +155,7 @@ def index_of_files(
         shard_names=tuple(names),
         shard_bytes=num_bytes,
         shard_versions=tuple(versions),
-        shard_heads={number: {"row": dict(rows[name])} for number, name in enumerate(names) if name in rows},
+        shard_heads={number: {ROW: dict(rows[name])} for number, name in enumerate(names) if name in rows},
         extent_shard=shard,
         extent_first_byte=zeros,
         extent_end_byte=sizes,

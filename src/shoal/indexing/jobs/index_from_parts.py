@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.errors import StorageError, UsageError
-from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
 from shoal.index.assembly import joined
@@ -152,7 +151,9 @@ class IndexUnits:
                 task = tasks[number]
                 if len(scans[number]) == len(task.shards):
                     kind, extent_bytes = request.format, request.extent_bytes
-                    part = index_of_scans(task.shards, scans.pop(number), format=kind, extent_bytes=extent_bytes)
+                    part = index_of_scans(
+                        task.shards, scans.pop(number), format=kind, extent_bytes=extent_bytes, rows=task.rows
+                    )
                     yield task.keep(part)
 
     def merged(self) -> tuple[Index, int]:
@@ -227,7 +228,7 @@ def index_units(
     cuts = cut_units([task.num_bytes for task in tasks]) if cuts is None else list(cuts)
     listing = [(task.name, task.num_bytes, task.version, task.index) for task in tasks]
     words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), extent_bytes, checksum, cuts, listing]
-    words += [dict(what.rows)] if isinstance(format, Folder) else []
+    words += [dict(what.rows)] if what.rows else []
     plan = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
     bare = replace(what.source, names=(), paths=())
     request = IndexRequest(bare, store, format, extent_bytes, checksum)

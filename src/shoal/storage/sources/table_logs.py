@@ -13,11 +13,20 @@ _LOG_DIRECTORIES = ("_delta_log", ".hoodie", "_spark_metadata", "_temporary")
 _PARTITION_OF_HUDI = ".hoodie_partition_metadata"
 
 
+class LoggedTableError(SourceError):
+    """A directory is a table of ``kind``, in the directory ``root``; its log says which files are valid."""
+
+    def __init__(self, msg: str, *, hint: str, kind: str, root: str) -> None:
+        super().__init__(msg, hint=hint)
+        self.kind, self.root = kind, root
+
+
 class _Table(NamedTuple):
-    """A table: the directory of its files, its kind, and the call that lists the current files."""
+    """A table: the directory of its files, its kind by name and in words, and the call that lists the current files."""
 
     root: str
     kind: str
+    words: str
     how: str
 
 
@@ -28,11 +37,15 @@ def refuse_table(path: str, directory: str) -> None:
     """
     if (table := _table_of(path, directory)) is None:
         return
-    if not table.kind:
+    if not table.words:
         msg = f"{directory}: Spark has not finished writing this table: {path}"
         raise SourceError(msg, hint="wait for Spark, or write the table again; or give a list of the files")
-    msg = f"{directory}: this is {table.kind} ({path}), and its log decides which files are valid"
-    raise SourceError(msg, hint=f"open the list of files that {table.how} gives")
+    msg = f"{directory}: this is {table.words} ({path}), and its log decides which files are valid"
+    hint = f"open the list of files that {table.how} gives"
+    root = table.root.rstrip("/")
+    if table.kind and root != directory.rstrip("/"):
+        hint = f"open the table itself: {root}"
+    raise LoggedTableError(msg, hint=hint, kind=table.kind, root=root)
 
 
 def refuse_tables_of(files: Iterable[str], below: Iterable[str], directory: str) -> None:
@@ -69,20 +82,22 @@ def logs_beside(files: Iterable[str], directory: str) -> Iterator[str]:
 
 
 def _table_of(path: str, directory: str) -> _Table | None:
-    """Return the table of a log that has this path; its kind is empty while Spark writes it."""
+    """Return the table of a log that has this path; its words are empty while Spark writes it."""
     below = f"/{path[len(directory) :]}"
     if "/_delta_log/" in below:
-        mark, kind, how = "/_delta_log/", "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
+        mark, kind, words = "/_delta_log/", "delta", "a Delta Lake table"
+        how = 'deltalake.DeltaTable("...").file_uris()'
     elif below.endswith(".metadata.json") and "/metadata/" in below:
-        mark, kind, how = "/metadata/", "an Iceberg table", "the plan of a scan with pyiceberg"
+        mark, kind, words = "/metadata/", "iceberg", "an Iceberg table"
+        how = "the plan of a scan with pyiceberg"
     elif "/.hoodie" in below:  # of the table, and of each partition
         how = 'hudi.HudiTableBuilder.from_base_uri("...").build().get_file_slices()'
-        mark, kind = "/.hoodie", "a Hudi table"
+        mark, kind, words = "/.hoodie", "hudi", "a Hudi table"
     elif "/_spark_metadata/" in below:
-        mark, kind = "/_spark_metadata/", "the output of a streaming query of Spark"
+        mark, kind, words = "/_spark_metadata/", "", "the output of a streaming query of Spark"
         how = 'spark.read.parquet("...").inputFiles()'
     elif "/_temporary/" in below:
-        mark, kind, how = "/_temporary/", "", ""
+        mark, kind, words, how = "/_temporary/", "", "", ""
     else:
         return None
-    return _Table(path[: len(directory) + below.index(mark)].rstrip("/") + "/", kind, how)
+    return _Table(path[: len(directory) + below.index(mark)].rstrip("/") + "/", kind, words, how)

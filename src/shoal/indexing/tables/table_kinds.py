@@ -1,0 +1,52 @@
+"""Recognition of tables: by scheme, by the suffix of a directory, or by the log in a directory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from posixpath import splitext
+
+from shoal.formats.format_registry import FORMATS
+from shoal.indexing.tables.snapshot_protocol import TableKind
+from shoal.plugins.doors import Door
+from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.sources.shard_selection import INDEX_SUFFIX
+from shoal.storage.sources.source import SourceLike, texts_of
+from shoal.storage.sources.table_logs import LoggedTableError
+from shoal.storage.urls import scheme_of
+
+_KINDS: Door[TableKind] = Door("shoal.tables", {}, members=("name", "snapshot"))
+_SCHEMES_OF_STORES = frozenset(("", "file", "http", "https", "memory", *OBJECT_SCHEMES))
+_BY_SUFFIX: Door[TableKind] = Door(_KINDS.group, {}, members=("name", "snapshot"))
+
+
+def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
+    """Return the kind of a table and the table without its scheme, if the name of the source says that it is one.
+
+    >>> named_table("data/train-{000..009}.tar")
+    """
+    texts, is_single = texts_of(source)
+    if not is_single:
+        return None
+    text = texts[0].rstrip("/")
+    scheme, name = scheme_of(text), text.lower()
+    if scheme not in _SCHEMES_OF_STORES and scheme in _KINDS:
+        return _KINDS.make(scheme), text.removeprefix(f"{scheme}://")
+    own = next((suffix for suffix in _KINDS.own if suffix.startswith(".") and name.endswith(suffix)), None)
+    suffix = own or splitext(name)[1]
+    if suffix and suffix not in _suffixes_of_files() and suffix in _BY_SUFFIX:
+        return _BY_SUFFIX.make(suffix), text
+    return None
+
+
+@lru_cache(maxsize=1)
+def _suffixes_of_files() -> frozenset[str]:
+    """Return the suffixes that need no look at installed packages, which takes about 45 ms."""
+    last = (splitext(suffix)[1] for entry in FORMATS.values() for suffix in entry.suffixes)
+    return frozenset((*last, INDEX_SUFFIX, ".json", ".yaml"))
+
+
+def table_of_log(error: LoggedTableError) -> tuple[TableKind, str]:
+    """Return the kind of the table whose log was found, and its directory; raises ``error`` if shoal cannot read it."""
+    if not error.kind or error.kind not in _KINDS:
+        raise error
+    return _KINDS.make(error.kind), error.root
