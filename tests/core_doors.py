@@ -63,6 +63,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "indexing.scan.remote_scans": "cli pack verify",
     "indexing.scan.sample_keys": "cli pack",
     "indexing.split_selection": "cli verify",
+    "indexing.tables.snapshot_protocol": "cli",
     "order.arrays.index_ranges": "cli pack tools",
     "order.arrays.permutation": "pack",
     "order.arrays.reservoir": "peers",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.cli.main import main
 from shoal.errors import IndexFileError, SourceError
 from shoal.formats import Format, JsonLines, Records, Span
 from shoal.formats.shard_format import ROW
@@ -114,3 +115,11 @@ def test_an_index_belongs_to_its_version(table: str, tmp_path: Path) -> None:
 def test_plain_shards_have_no_versions(table: str) -> None:
     with pytest.raises(SourceError, match="version="):
         shoal.open(f"{table}/a.jsonl", version=1)
+
+
+def test_info_shows_the_version(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", f"logged://{table}", "--json"]) == 0
+    new = json.loads(capsys.readouterr().out)
+    assert (new["table"], new["num_samples"], new["num_deleted"]) == ({"logged": 1}, 8, 2)
+    assert main(["info", f"logged://{table}", "--table-version", "0"]) == 0
+    assert "logged 0" in capsys.readouterr().out

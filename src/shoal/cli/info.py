@@ -19,6 +19,7 @@ from shoal.figures import counted, format_bytes, format_count, lacking
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import looks_indexed
 from shoal.indexing.opened_dataset import Opened
+from shoal.indexing.tables.snapshot_protocol import SNAPSHOT
 from shoal.order.window.order import Window
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
@@ -55,6 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     opened, index_was_made = open_requested(arguments)
     origin = _origin(opened, index_was_made=index_was_made, is_given=arguments.index is not None)
     record = {**_dataset(opened), "index": _index(opened, origin)}
+    if (version := opened.index.metadata.get(SNAPSHOT)) is not None:
+        left = opened.index.num_samples if opened.stored is None else len(opened.stored)
+        record = {"table": version, **record, "num_deleted": opened.index.num_samples - left}
     if opened.index.num_samples:
         resolved = ResolvedOrder(opened.index, request, stored=opened.stored)
         batch: int | None = arguments.global_batch
@@ -70,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(record: Mapping[str, Any]) -> None:
     """Print the dataset, its index and its order, without expected values."""
     facts = dict(record)
+    if (version := facts.pop("table", None)) is not None:
+        facts = {"table": ", ".join(f"{name} {value}" for name, value in version.items()), **facts}
     if (fields := facts.pop("fields")) is not None:
         fields = SampleFields(**fields)
         facts["fields"] = field_counts_text(fields)

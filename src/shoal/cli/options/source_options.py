@@ -18,6 +18,7 @@ from shoal.formats.shard_format import Format
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import Opened
+from shoal.indexing.tables.snapshot_protocol import WantedVersion
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.store_of_url import DEADLINE, deadline_of
 from shoal.stream.mixing.mixture_from_file import is_mixture_file
@@ -27,6 +28,9 @@ def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool =
     """Declare the options of a dataset: shards, index and format."""
     add_shards_argument(parser, more=", or an index file beside its shards", is_optional=is_optional)
     parser.add_argument("--index", metavar="FILE", help="index of the shards (default: beside the shards)")
+    text = "version of a table: a number, or the name of a tag, branch or revision (default: the current version)"
+    parser.add_argument("--table-version", metavar="VERSION", help=text)
+    parser.add_argument("--table-time", metavar="TIME", help="the version of a table that was current at this time")
     add_format_argument(parser)
 
 
@@ -122,6 +126,7 @@ def open_requested(arguments: argparse.Namespace, *, num_first: int | None = Non
             format=arguments.format,
             storage_options=storage_options_of(arguments),
             progress=progress.show_bytes,
+            wanted=_wanted_version(arguments),
         )
         if isinstance(source, Opened):
             opened = source
@@ -134,6 +139,11 @@ def open_requested(arguments: argparse.Namespace, *, num_first: int | None = Non
     if note:
         complain(note)
     return opened, progress.total is not None
+
+
+def _wanted_version(arguments: argparse.Namespace) -> WantedVersion:
+    version, time = getattr(arguments, "table_version", None), getattr(arguments, "table_time", None)
+    return WantedVersion(int(version) if version is not None and version.isdecimal() else version, time)
 
 
 def open_with_samples(arguments: argparse.Namespace, *, num_first: int | None = None) -> Opened:
