@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.cli.test_plan_what_if import as_json, parsed, without
 from tests.stream.made import write_lines
 
 import shoal
+from shoal.cli.main import main
 from shoal.cli.plan.requested_plan import requested_plan, what_if_rows
 from shoal.mixing import MixedDataset
 from shoal.testing import RangeServer
@@ -31,14 +33,21 @@ def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
     return Calls(capsys)
 
 
-@pytest.fixture
-def shards(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small shards with an index of small extents beside them, so that they have several chunks."""
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    home = tmp_path_factory.mktemp("indexed")
     for name, sizes in SIZES.items():
-        write_lines(tmp_path / name, sizes)
-        calls.text("index", tmp_path / name, "--extent-bytes", 4096)
-    return tmp_path
+        write_lines(home / name, sizes)
+        assert main(["index", str(home / name), "--extent-bytes", "4096"]) == 0
+    return home
+
+
+@pytest.fixture
+def shards(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shards, in which a test writes its mixture."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    return Path(shutil.copytree(indexed, tmp_path / "shards"))
 
 
 def blend(
