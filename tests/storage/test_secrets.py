@@ -240,7 +240,7 @@ def test_struck_out() -> None:
 
 
 @settings(
-    max_examples=1, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=2, phases=(Phase.explicit, Phase.generate), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(secret=SECRETS)
 @pytest.mark.parametrize("place", PLACES)
