@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,20 @@ def pytest_configure(config: pytest.Config) -> None:
     made = tempfile.TemporaryDirectory(prefix="shoal-tests-")
     config.add_cleanup(made.cleanup)
     os.environ["SHOAL_CACHE_DIR"] = made.name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Let the collector of garbage look at what tests make, and not at the tests.
+
+    Twelve thousand tests are 600,000 objects that stay: each ``gc.collect()`` of a test took 0.4 seconds for these.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(params=["libcurl", "plain", "compiled"])

@@ -21,7 +21,7 @@ from shoal.cli.plan.requested_plan import requested_plan
 from shoal.quality.curves import MOST_NEAR_RATIO
 from shoal.reading.resolved_order import ResolvedOrder
 
-NUMBERS = ["--num-samples", "2e5", "--sample-bytes", "10KB", "--ranks-per-node", "4", "--global-batch", "512"]
+NUMBERS = ["--num-samples", "6e4", "--sample-bytes", "33KB", "--ranks-per-node", "4", "--global-batch", "512"]
 ORDERS = {
     "as recommended": ["--memory", "2GiB"],
     "window": ["--window", "256MiB", "--chunk", "4MiB"],

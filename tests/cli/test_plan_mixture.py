@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.cli.test_plan_what_if import as_json, parsed, without
 from tests.stream.made import write_lines
 
 import shoal
+from shoal.cli.main import main
 from shoal.cli.plan.requested_plan import requested_plan, what_if_rows
 from shoal.mixing import MixedDataset
 from shoal.testing import RangeServer
@@ -31,14 +33,21 @@ def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
     return Calls(capsys)
 
 
-@pytest.fixture
-def shards(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small shards with an index of small extents beside them, so that they have several chunks."""
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    home = tmp_path_factory.mktemp("indexed")
     for name, sizes in SIZES.items():
-        write_lines(tmp_path / name, sizes)
-        calls.text("index", tmp_path / name, "--extent-bytes", 4096)
-    return tmp_path
+        write_lines(home / name, sizes)
+        assert main(["index", str(home / name), "--extent-bytes", "4096"]) == 0
+    return home
+
+
+@pytest.fixture
+def shards(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shards, in which a test writes its mixture."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    return Path(shutil.copytree(indexed, tmp_path / "shards"))
 
 
 def blend(
@@ -101,13 +110,13 @@ def test_requests_of_a_planned_mixture_are_in_the_log_of_the_server(
     assert record["read_bytes"] == counted["read_bytes"]
 
 
-@pytest.mark.parametrize("changes", ["", CHANGES.format(at=30_000)])
+@pytest.mark.parametrize("changes", ["", CHANGES.format(at=21_000)])
 def test_a_long_mixture_is_planned_from_its_beginning(
     calls: Calls, shards: Path, monkeypatch: pytest.MonkeyPatch, changes: str
 ) -> None:
-    words = ["plan", blend(shards, ends=f"epoch_size: 200000\n{changes}"), *FEW, "--ranks-per-node", 2]
+    words = ["plan", blend(shards, ends=f"epoch_size: 140000\n{changes}"), *FEW, "--ranks-per-node", 2]
     exact = calls.json(*words)
-    monkeypatch.setattr("shoal.tools.planning.mixed_reads._MOST_POSITIONS", 100_000)
+    monkeypatch.setattr("shoal.tools.planning.mixed_reads._MOST_POSITIONS", 70_000)
     part = calls.json(*words)
     assert not part["is_simulated_exactly"]
     for name in ("num_requests", "read_bytes", "amplification"):
@@ -117,10 +126,10 @@ def test_a_long_mixture_is_planned_from_its_beginning(
 def test_weights_that_change_late_in_a_long_mixture_are_refused(
     calls: Calls, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = blend(shards, ends=f"epoch_size: 200000\n{CHANGES.format(at=90_000)}")
+    path = blend(shards, ends=f"epoch_size: 60000\n{CHANGES.format(at=27_000)}")
     assert calls.json("plan", path, *FEW)["is_simulated_exactly"]
-    monkeypatch.setattr("shoal.tools.planning.mixed_reads._MOST_POSITIONS", 70_000)
-    assert "weights change until position 90,000" in calls.refused("plan", path, *FEW)
+    monkeypatch.setattr("shoal.tools.planning.mixed_reads._MOST_POSITIONS", 21_000)
+    assert "weights change until position 27,000" in calls.refused("plan", path, *FEW)
 
 
 def test_a_mixture_without_epochs_is_planned_until_every_source_has_come(calls: Calls, shards: Path) -> None:

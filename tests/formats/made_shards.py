@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -245,13 +245,21 @@ _PLAIN: Mapping[str, Callable[[], Made]] = {
     "parquet": _parquet,
     "arrow": _arrow,
 }
+
+
+@cache
+def _plain(name: str) -> Made:
+    """The shards of a format without compression, which all tests share and none changes."""
+    return _PLAIN[name]()
+
+
 _CODECS_WITH_CHECKSUMS = ("gz", "zlib", "bz2", "xz")
 
 
 def made(name: str, *, huge: bool = True) -> Made:
     """The shards of a format by its name, compressed ones too; without the huge one if it is not wanted."""
     inner, _, codec = name.partition(".")
-    plain = _PLAIN[inner]()
+    plain = _plain(inner)
     chosen = {shard: known for shard, known in plain.shards.items() if huge or not shard.startswith("huge")}
     if not codec:
         return replace(plain, shards=chosen)

@@ -88,7 +88,10 @@ def test_a_loop_that_waits_for_a_coroutine_can_be_ended(ways: dict[str, Any], ta
     loader.close()
 
 
-@pytest.mark.parametrize("ways", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+STAYING = {"num_workers": 1, "persistent_workers": True}
+
+
+@pytest.mark.parametrize("ways", [{}, {"num_workers": 1}, pytest.param(STAYING, marks=pytest.mark.drill)])
 def test_closing_a_loader_cancels_the_coroutines(
     ways: dict[str, Any], tars: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

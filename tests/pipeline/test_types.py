@@ -183,8 +183,9 @@ def test_numbers_in_structs_have_their_types_too(shards: Path) -> None:
 def test_a_sample_is_a_batch_of_one_however_it_is_asked_for(shards: Path) -> None:
     for name in ("numpy", "arrow", "torch"):
         ds = formatted(shards, name)
+        mapped = ds.map(dict)
         for number, (batch, sample) in enumerate(zip(ds.batch(1), ds, strict=True)):
-            assert told(sample) == told(ds[number]) == told(ds.map(dict)[number])
+            assert told(sample) == told(ds[number]) == told(mapped[number])
             expected = batch if name == "arrow" else first_of(batch)
             for field, found in told(sample).items():
                 nested = name != "arrow" and field.split(" ")[0] in ("pairs", "nested", "holes")

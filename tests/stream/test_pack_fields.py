@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -197,9 +198,16 @@ def with_constant_mask(value: bool, document: dict[str, Any]) -> dict[str, Any]:
     return document | {"loss_mask": [value] * len(document["tokens"])}
 
 
-@pytest.mark.parametrize("value", [True, False])
-@pytest.mark.parametrize("lengths", ["num_tokens", None])
-@pytest.mark.parametrize("num_workers", [None, 0, 2])
+@pytest.mark.parametrize(
+    ("value", "lengths", "num_workers"),
+    [
+        *itertools.product([True, False], ["num_tokens", None], [None, 0]),
+        (True, None, 2),
+        (False, "num_tokens", 2),
+        pytest.param(True, "num_tokens", 2, marks=pytest.mark.drill),
+        pytest.param(False, None, 2, marks=pytest.mark.drill),
+    ],
+)
 def test_a_constant_mask_is_warned_of_once(
     documents: Dataset, value: bool, lengths: str | None, num_workers: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,12 +19,12 @@ ds = left.join(shoal.open(sys.argv[2]).rename(mask="bin")) if len(sys.argv) > 2 
 ds = ds.shuffle(seed=0, window="16MiB", chunk="256KiB").batch(8)
 print(sum(len(batch["__key__"]) for batch in ds))
 """
-NUM_SAMPLES, SAMPLE_BYTES = 3001, 20_000
+NUM_SAMPLES, SAMPLE_BYTES = 1501, 20_000
 
 
 @pytest.fixture(scope="module")
 def large_sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 MB of samples, as much of partners in equal order and shuffled, and five times as much."""
+    """30 MB of samples, as much of partners in equal order and shuffled, and five times as much."""
     home = tmp_path_factory.mktemp("large")
     for name, (times, step) in {"left": (1, 1), "equal": (1, 1), "shuffled": (1, 7), "larger": (5, 1)}.items():
         body = bytes(SAMPLE_BYTES * times)

@@ -75,7 +75,7 @@ def test_the_page_of_a_plan(calls: Calls, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_if_rows_are_what_the_changed_plan_says(calls: Calls, tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
-    words = ["plan", "--num-samples", "1e6", "--sample-bytes", "10KB", "--ranks-per-node", 4, "--global-batch"]
+    words = ["plan", "--num-samples", "2e5", "--sample-bytes", "50KB", "--ranks-per-node", 4, "--global-batch"]
     given = ["--chunk", "1MB", "--window"]
     calls.text(*words, 512, *given, "256MB", "--html", page)
     elements = read(page.read_text(encoding="utf-8")).elements
