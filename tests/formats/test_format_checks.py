@@ -112,7 +112,7 @@ MISTAKES = {
     "takes much memory": "are allowed",
     "not all damage is an error of ours": "raises ValueError instead of ShardError",
     "scans differ later": "head of two scans differ",
-    "a sample read alone is another": "alone it is",
+    "a sample read alone is another": "read alone, sample",
     "takes any count": "samples instead of 4",
     "bytes of errors count from elsewhere": "the error names byte 100",
     "the first of a later span is another": "should be",

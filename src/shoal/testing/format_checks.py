@@ -16,7 +16,7 @@ from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, S
 from shoal.formats.tables.arrow_values import value_in
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.format_damage import DamageCount, check_damage
-from shoal.testing.known_shards import KnownShard, measured, require, same
+from shoal.testing.known_shards import KnownShard, measured, require, require_same, same
 
 _MIB = 1 << 20
 
@@ -187,16 +187,14 @@ def _check_records(
     require(own_crcs == crcs, known, f"{label}: the layout CRCs are {own_crcs[:5]}, but the scan has {crcs[:5]}")
     for number in reversed(range(len(expected))):
         sample = records.sample(number)
-        fine = same(sample, expected[number])
-        require(fine, known, f"{label}: sample {number} is {sample!r:.300}, but should be {expected[number]!r:.300}")
+        require_same(sample, expected[number], known, f"{label}: sample {number}")
     columns = records.columns() if isinstance(records, ColumnRecords) else None
     if columns is None:
         return
     for number in range(len(expected)):
         pairs = zip(columns.kinds, columns.arrays, strict=True)
         row = {name: value_in(kind, array, number) for (name, kind), array in pairs}
-        fine = same(row, expected[number])
-        require(fine, known, f"{label}: row {number} of its columns is {row!r:.300}, unlike its sample")
+        require_same(row, expected[number], known, f"{label}: row {number} of its columns")
 
 
 def _check_wrong_count(format: Format, known: KnownShard, scan: ShardScan) -> None:  # noqa: A002
@@ -224,9 +222,7 @@ def _check_single_samples(format: Format, known: KnownShard, scan: ShardScan) ->
             continue
         begin, end = int(scan.sample_starts[piece]), int(scan.ends[piece])
         sample = format.read_sample(known.read, end, Span(known.name, begin, 1, None, scan.head))
-        expected = known.samples[before[piece]]
-        fine = same(sample, expected)
-        require(fine, known, f"alone it is {sample!r:.300} for sample {before[piece]}, in a span {expected!r:.300}")
+        require_same(sample, known.samples[before[piece]], known, f"read alone, sample {before[piece]}")
 
 
 def _spans(num_pieces: int) -> list[tuple[int, int]]:

@@ -43,6 +43,12 @@ def require(condition: bool, known: KnownShard, what: str) -> None:  # noqa: FBT
         raise AssertionError(f"{known.format_name}, shard {known.name!r}: {what}")
 
 
+def require_same(value: Any, expected: Any, known: KnownShard, what: str) -> None:
+    """Raise AssertionError if a value differs from the expected value; only then the values become text."""
+    if not same(value, expected):
+        require(False, known, f"{what} is {value!r:.300}, but should be {expected!r:.300}")
+
+
 def measured(work: Callable[[], _Result]) -> tuple[_Result, int]:
     """Return the result of the work, and the peak growth of the memory of Python and numpy meanwhile."""
     already = tracemalloc.is_tracing()
