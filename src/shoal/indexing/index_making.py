@@ -26,7 +26,7 @@ from shoal.indexing.jobs.job_units import UnitParts
 from shoal.indexing.jobs.shared_indexing import index_together
 from shoal.indexing.manifests_beside import Described, versions_beside
 from shoal.indexing.scan.scan_task import ScanTask
-from shoal.indexing.tables.snapshot_protocol import SNAPSHOT
+from shoal.indexing.tables.snapshot_protocol import SNAPSHOT, missing_file
 from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
@@ -66,8 +66,12 @@ class IndexMaking:
     @cached_property
     def infos(self) -> list[ObjectInfo]:
         """Size and version of every shard."""
-        num_processes = local_size_of(self.job_rank)
-        return stat_together(self.what.source.paths, self.store, cache_dir=self.cache_dir, num_processes=num_processes)
+        paths, num_processes = self.what.source.paths, local_size_of(self.job_rank)
+        try:
+            return stat_together(paths, self.store, cache_dir=self.cache_dir, num_processes=num_processes)
+        except StorageError as error:
+            missing = next((path for path in paths if path in error.message), paths[0])
+            raise missing_file(error, missing, self.what.version) from None
 
     def tasks(self) -> list[ScanTask]:
         """Return the shards as tasks (see `scan_tasks`); their sizes are requested only once."""

@@ -46,7 +46,13 @@ from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, in_named_order
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
-from shoal.indexing.tables.snapshot_protocol import CURRENT, TableKind, TableRequest, WantedVersion
+from shoal.indexing.tables.snapshot_protocol import (
+    CURRENT,
+    TableKind,
+    TableRequest,
+    WantedVersion,
+    version_text,
+)
 from shoal.indexing.tables.table_kinds import named_table, table_of_log
 from shoal.order.arrays.index_ranges import Runs
 from shoal.processes.job_rank import JobRank, local_size_of
@@ -220,11 +226,16 @@ class _Finding:
         index: str | os.PathLike[str] | None,
     ) -> Opened | Unindexed:
         """Find the files of a version of a table, and their index if there is one."""
-        store = with_retries(open_store(root, self.storage_options), self.storage_options)
-        request = TableRequest(root, store, wanted, split, dict(self.storage_options or {}))
-        snapshot = kind.snapshot(request)
+        if self.format is not None:
+            msg = f"{without_secrets(root)}: format= was given, but a table says how its files are read"
+            raise SourceError(msg, hint="leave out format=")
+        snapshot = kind.snapshot(TableRequest(root, wanted, split, dict(self.storage_options or {})))
         source = snapshot.source
-        store = with_retries(open_store(source.paths[0], self.storage_options), self.storage_options)
+        if not source.paths:
+            msg = f"{source.typed}: its version {version_text(snapshot.version)} has no files to read"
+            raise SourceError(msg, hint="open another version=, or a predicate= that some files match")
+        options = self.storage_options if snapshot.storage_options is None else snapshot.storage_options
+        store = with_retries(open_store(source.paths[0], options), options)
         opening = self.opening(source, store, snapshot.format)
         left: SamplesLeft | None = None
         if snapshot.deleted:
