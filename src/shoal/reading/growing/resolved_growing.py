@@ -16,7 +16,7 @@ from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import BoundOrder
-from shoal.order.state_dict import State
+from shoal.order.state_dict import Identity, State
 from shoal.order.states.deals import Deal
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.reading.growing.pieces_once_indexed import FirstSegments, GrowingPieces
@@ -63,6 +63,11 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
     def fingerprint(self) -> str:
         """Identity of the listing."""
         return self.growing.fingerprint
+
+    @property
+    def identity(self) -> Identity:
+        """The number of listed shards."""
+        return Identity({"": len(self.growing.shard_bytes)})
 
     @property
     def numbering(self) -> str:
