@@ -217,7 +217,15 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """
         return None
 
-    def first(self, source: Source) -> Piece[PartT]:
+    def in_epoch(self, epoch: int) -> ResolvedEpochs[PartT]:  # noqa: ARG002
+        """Return the epochs of the dataset that this epoch reads: these epochs, unless the dataset grows."""
+        return self
+
+    def from_epoch(self, epoch: int) -> ResolvedEpochs[PartT]:  # noqa: ARG002
+        """Return the epochs from this epoch on; a dataset that grows forgets earlier datasets."""
+        return self
+
+    def first(self, source: Source, epoch: int = 0) -> Piece[PartT]:  # noqa: ARG002
         """Return the first piece of an epoch, waiting until it can be read."""
         return Piece(source.whole, self, is_last=True)
 

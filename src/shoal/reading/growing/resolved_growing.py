@@ -108,7 +108,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         """Begin to index as one of several readers, unless this process has begun."""
         self.growing.begin(reader, num_readers)
 
-    def first(self, source: Source) -> Piece[ResolvedOrder]:  # noqa: ARG002
+    def first(self, source: Source, epoch: int = 0) -> Piece[ResolvedOrder]:  # noqa: ARG002
         """Return the first segment, waiting until it is indexed."""
         return Piece(*self._upto(1), is_last=self.growing.num_segments == 1)
 

@@ -55,7 +55,7 @@ class MixedDataset(Dataset):
           web: shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=16156474252131498545, chunk=389620)
           code: shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=9893989137788036230, chunk=135520)
         """
-        return cast("ResolvedMixture", self.stream.resolved)
+        return cast("ResolvedMixture", self.stream.resolved.in_epoch(self.stream.cursor.epoch))
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from shoal.order.states.deals import Start
 from shoal.reading.cache.cached_ranges import cache_counts
 from shoal.stats.run_stats import RunStats
 from shoal.stream.dataset_stream import Stream
+from shoal.stream.generations.saved_generations import spec_as_saved
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.refilling.refilled_states import resumed
 from shoal.stream.refilling.steps_of_pass import StepsOfPass
@@ -161,6 +162,9 @@ class DatasetRun:
         if hasattr(state, "keys") and "check" not in state:
             state = self._adopted(state)
         saved = State.from_dict(state)
+        if (as_saved := spec_as_saved(spec, saved)) is not spec:
+            stream.move(as_saved)
+            spec = as_saved
         saved.check_tokenizers(spec.tokenizers, stream.resolved.state_order)
         stream.resolved = order_as_saved(spec, stream.resolved, saved)
         resolved, epoch = stream.resolved.resumed(saved, spec.gaps), saved.epoch
@@ -202,7 +206,7 @@ class DatasetRun:
         stream, resolved = self.stream, self.stream.resolved
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in stream.cursor.deliveries.parts().items()}
         # All pieces have checksums if the first piece has checksums: there is no need to wait for later pieces.
-        kind, seed = hashes_of(resolved.first(stream.spec.source).resolved).kind, resolved.seed
+        kind, seed = hashes_of(resolved.first(stream.spec.source, stream.cursor.epoch).resolved).kind, resolved.seed
         return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> str:
