@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
 from shoal.reading.cache.cached_ranges import expect_windows
 from shoal.reading.cache.large_chunks import refuse_too_large
+from shoal.reading.generations.resolved_generations import Generation, ResolvedGenerations
 from shoal.reading.resolved_epochs import Piece
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.stats.counters import Counters
@@ -131,6 +133,16 @@ class Stream:
         self.spec, self.resolved = spec, spec.resolve()
         self.__dict__.pop("by_id", None)
         self.__dict__.pop("batcher", None)
+
+    def begin_as(self, other: Stream, epoch: int, start: Start) -> None:
+        """Begin at the position of another stream, with the numbers that its running epoch has resolved."""
+        self.cursor.begin(epoch, start)
+        self._looked_epoch = other._looked_epoch  # noqa: SLF001  # the same class
+        if self.spec.coming is not None:
+            running = Generation(self.spec.opened, other.resolved.in_epoch(epoch))
+            self.resolved = replace(cast("ResolvedGenerations", self.resolved), running=running)
+        elif self.spec.opened is other.spec.in_epoch(epoch).opened:
+            self.resolved = other.resolved.from_epoch(epoch)
 
     def _look_again(self) -> None:
         """Look at the source again at the beginning of an epoch, once for each epoch, if the dataset follows it."""

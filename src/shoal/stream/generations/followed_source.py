@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from shoal.errors import StateError, UsageError
+from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.indexing.generations.subset_of_shards import SubsetOfShards
-from shoal.indexing.opened_dataset import Known, Opened, OpenedDataset, Recovered
+from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.stream.dataset_spec import Coming, DatasetSpec
 from shoal.stream.generations.agreed_datasets import agreed
 
@@ -50,27 +49,6 @@ def extended_spec(spec: DatasetSpec, opened: OpenedDataset, epoch: int) -> Datas
         return running
     running.moved(opened)  # raises an error for a choice that cannot be repeated here, not when the epoch begins
     return replace(running, coming=Coming(epoch, opened))
-
-
-def recovered_part(opened: Opened, known: Known) -> Recovered:
-    """Return the dataset that a state knew, from the shards that exist now.
-
-    Raises `StateError`: no subset of the shards has the fingerprint of the state.
-    """
-    if opened.index.fingerprint == known.fingerprint:
-        return Recovered(opened, "")
-    past = SubsetOfShards() if opened.past is None else opened.past
-    recovered = past.as_known(opened, known)
-    if recovered is not None and recovered.opened.index.fingerprint == known.fingerprint:
-        return recovered
-    msg = f"the state belongs to dataset {known.fingerprint}"
-    msg += f" of {counted(known.num_shards, 'shard')}" if known.num_shards else ""
-    msg += f"; this dataset is {opened.index.fingerprint} of {counted(opened.index.num_shards, 'shard')}. Tried "
-    msg += past.tried(opened, known)
-    hint = "the shards, their order or contents changed since the state was saved, or their cut into samples: the "
-    hint += "length of windows, as in format=Tokens(length), is part of the dataset. Name the shards of the saved run, "
-    hint += "or open them with its index (index=FILE); `shoal index --append` keeps earlier datasets in the index"
-    raise StateError(msg, hint=hint)
 
 
 def _sizes(opened: OpenedDataset) -> str:

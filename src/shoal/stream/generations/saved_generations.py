@@ -11,7 +11,7 @@ from shoal.errors import StateError, UsageError
 from shoal.indexing.opened_dataset import Known, Opened, OpenedDataset
 from shoal.order.state_dict import Identity, State
 from shoal.stream.dataset_spec import Coming, DatasetSpec
-from shoal.stream.generations.followed_source import recovered_part
+from shoal.stream.generations.recovered_datasets import recovered_part
 
 _log = logging.getLogger("shoal")
 
