@@ -33,6 +33,7 @@ from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.quality.growing_mixing import sorting_of_first
 from shoal.stream.quality.predictions import warning_of
+from shoal.stream.states.delivery_sums import DeliveredPart
 from shoal.stream.states.iterator_position import Cursor
 from shoal.stream.verbs.dataset_requests import count_of
 
@@ -52,6 +53,7 @@ class Stream:
         self.cursor = Cursor()
         self._has_logged_estimate = False
         self._looked_epoch = -1
+        self._fingerprints: dict[int, str] = {}  # the dataset of each epoch that began here
 
     def __str__(self) -> str:
         """Return a one-line summary, without waiting for an index."""
@@ -105,6 +107,7 @@ class Stream:
         rank, world_size = self.spec.ranks.resolve()
         self._look_again()
         spec, resolved = self.spec.in_epoch(cursor.epoch), self.resolved.from_epoch(cursor.epoch)
+        self._fingerprints[cursor.epoch] = resolved.in_epoch(cursor.epoch).fingerprint
         partition = self._partition(world_size)
         batcher.check_passes(spec.batching, world_size, in_passes=in_passes)
         resolved.begin(rank, world_size)
@@ -168,6 +171,16 @@ class Stream:
         if not partition.num_batches(num_samples := resolved.num_samples_of(epoch)):
             text = "remainder=%r leaves no batch: an epoch has %s samples, but a global batch of %s ranks has %s"
             _log.warning(text, partition.remainder, num_samples, partition.world_size, partition.global_batch)
+
+    def delivered_parts(self) -> dict[int, DeliveredPart]:
+        """Return the delivered part of each epoch; a part of an earlier dataset names this dataset."""
+        parts = self.cursor.deliveries.parts()
+        newest = self._fingerprints.get(max(parts, default=0), "")
+        resolved, named = self.resolved, dict[int, DeliveredPart]()
+        for epoch, part in parts.items():
+            own = self._fingerprints.get(epoch, newest)
+            named[epoch] = replace(part.with_gaps(resolved, epoch), index=own if own != newest else "")
+        return named
 
     def stay(self) -> None:
         """Start the next iterator at the position of the newest iterator."""

@@ -324,6 +324,7 @@ _DELIVERED = Fields(
         "end": Field(_COUNT, "position after the last sample"),
         "num_samples": Field(_COUNT, "samples delivered"),
         "sum": Field(Text("[0-9a-f]{16}", "16 hexadecimal digits"), "sum of the hashes of the samples"),
+        "index": Field(_TEXT, "fingerprint of the dataset of this epoch, if an earlier one", is_optional=True),
     },
     title="a part of an epoch",
 )

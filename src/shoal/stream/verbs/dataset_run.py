@@ -203,10 +203,11 @@ class DatasetRun:
         >>> ds.certificate()["epochs"]
         {'0': {'start': 0, 'end': 200, 'num_samples': 200, 'sum': '...'}}
         """
-        stream, resolved = self.stream, self.stream.resolved
-        parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in stream.cursor.deliveries.parts().items()}
+        stream, parts = self.stream, self.stream.delivered_parts()
+        resolved = stream.resolved.in_epoch(max(parts, default=stream.cursor.epoch))
         # All pieces have checksums if the first piece has checksums: there is no need to wait for later pieces.
-        kind, seed = hashes_of(resolved.first(stream.spec.source, stream.cursor.epoch).resolved).kind, resolved.seed
+        first = stream.resolved.first(stream.spec.source, max(parts, default=stream.cursor.epoch))
+        kind, seed = hashes_of(first.resolved).kind, resolved.seed
         return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> str:

@@ -34,7 +34,8 @@ class OrderQuestions:
         >>> ds.num_samples
         200
         """
-        return self.stream.num_samples(0)
+        stream = self.stream
+        return stream.num_samples(0 if stream.spec.coming is None else stream.cursor.epoch)
 
     @property
     def growth(self) -> Growth | None:
