@@ -165,7 +165,7 @@ class DatasetSpec:
     coming
         The dataset of later epochs; None if all epochs read ``source``.
     follows
-        True if the source is looked at again at the beginning of each epoch.
+        For each part, True if its source is looked at again at the beginning of each epoch; empty for none.
     recovered
         The way in which the dataset of a loaded state was recovered; "" if it is the dataset that was opened.
     """
@@ -187,7 +187,7 @@ class DatasetSpec:
     choices: Choices = field(default_factory=Choices)
     made_of: Callable[[OpenedDataset], DatasetSpec] | None = None
     coming: Coming | None = None
-    follows: bool = False
+    follows: tuple[bool, ...] = ()
     recovered: str = ""
 
     @staticmethod

@@ -131,9 +131,12 @@ class Stream:
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
         return IteratorSpec(work, *begin, knows_end=knows_end)
 
-    def move(self, spec: DatasetSpec) -> None:
-        """Go on with another generation of the dataset; the cursor stays."""
-        self.spec, self.resolved = spec, spec.resolve()
+    def move(self, spec: DatasetSpec, resolved: Resolved) -> None:
+        """Go on with the order of a state, perhaps of another generation of the dataset; the cursor stays."""
+        is_same = spec is self.spec
+        self.spec, self.resolved = spec, resolved
+        if is_same:
+            return
         self.__dict__.pop("by_id", None)
         self.__dict__.pop("batcher", None)
 
@@ -150,11 +153,11 @@ class Stream:
     def _look_again(self) -> None:
         """Look at the source again at the beginning of an epoch, once for each epoch, if the dataset follows it."""
         cursor = self.cursor
-        if self.spec.follows and cursor.start == Start() and self._looked_epoch != cursor.epoch:
+        if any(self.spec.follows) and cursor.start == Start() and self._looked_epoch != cursor.epoch:
             self._looked_epoch = cursor.epoch
             spec = followed(self.spec, cursor.epoch)
             if spec is not self.spec:
-                self.move(spec)
+                self.move(spec, spec.resolve())
 
     def _warn(self, first: Piece[ResolvedOrder], partition: Partition, *, begins_early: bool) -> None:
         """Warn of an order that mixes badly, and of an epoch without batches."""

@@ -141,4 +141,4 @@ def _open_shards(
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **arguments)
     opened = replace(opened, cache=opened.cache if kept is None else kept, latest=latest)
-    return Dataset(replace(DatasetSpec.of(opened, grows=grows), follows=follow))
+    return Dataset(replace(DatasetSpec.of(opened, grows=grows), follows=(True,) if follow else ()))

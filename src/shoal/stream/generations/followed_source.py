@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -21,16 +22,17 @@ def followed(spec: DatasetSpec, epoch: int) -> DatasetSpec:
     """
     running = spec.in_epoch(epoch)
     opened = running.opened
-    latest = agreed(opened, looked_again, running.ranks, epoch=epoch)
+    latest = agreed(opened, partial(looked_again, which=running.follows), running.ranks, epoch=epoch)
     if latest is opened:
         return running if running is not spec else spec
     _log.info("epoch %d: the dataset has grown from %s to %s", epoch, _sizes(opened), _sizes(latest))
     return replace(running.moved(latest), recovered="")
 
 
-def looked_again(opened: OpenedDataset) -> OpenedDataset:
-    """Return what the sources of a dataset hold now; ``opened`` itself if nothing has changed."""
-    parts = tuple(part if part.latest is None else part.latest.look_again(part) for part in opened.parts)
+def looked_again(opened: OpenedDataset, *, which: tuple[bool, ...]) -> OpenedDataset:
+    """Return what the sources of some parts of a dataset hold now; ``opened`` itself if nothing has changed."""
+    pairs = zip(opened.parts, which, strict=True)
+    parts = tuple(part.latest.look_again(part) if is_due and part.latest else part for part, is_due in pairs)
     if all(new is old for new, old in zip(parts, opened.parts, strict=True)):
         return opened
     return opened.with_parts(parts)

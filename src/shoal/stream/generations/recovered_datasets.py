@@ -19,10 +19,9 @@ def recovered_part(opened: Opened, known: Known) -> Recovered:
     recovered = past.as_known(opened, known)
     if recovered is not None and recovered.opened.index.fingerprint == known.fingerprint:
         return recovered
-    msg = f"the state belongs to dataset {known.fingerprint}"
-    msg += f" of {counted(known.num_shards, 'shard')}" if known.num_shards else ""
-    msg += f"; this dataset is {opened.index.fingerprint} of {counted(opened.index.num_shards, 'shard')}. Tried "
-    msg += past.tried(opened, known)
+    msg = f"the state belongs to dataset {known.fingerprint}; this dataset is {opened.index.fingerprint}. "
+    msg += f"{counted(known.num_shards, 'shard')} of the state were not found among " if known.num_shards else "Not in "
+    msg += f"{counted(opened.index.num_shards, 'shard')}; tried: {past.tried(opened, known)}"
     hint = "the shards, their order or contents changed since the state was saved, or their cut into samples: the "
     hint += "length of windows, as in format=Tokens(length), is part of the dataset. Name the shards of the saved run, "
     hint += "or open them with its index (index=FILE); `shoal index --append` keeps earlier datasets in the index"

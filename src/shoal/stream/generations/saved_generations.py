@@ -33,7 +33,8 @@ def spec_as_saved(spec: DatasetSpec, saved: State) -> DatasetSpec:
     if saved.following is not None:
         following = saved.following
         opened, _ = _as_known(newest, newest, following.index, following.identity)
-        return replace(result, coming=Coming(following.epoch, opened))
+        is_new = opened.index.fingerprint != running.index.fingerprint
+        return replace(result, coming=Coming(following.epoch, opened) if is_new else None)
     if spec.coming is None or newest.index.fingerprint == running.index.fingerprint:
         return result if result.coming is None else replace(result, coming=None)
     return replace(result, coming=Coming(saved.epoch + (saved.position > 0), newest))

@@ -162,16 +162,16 @@ class DatasetRun:
         if hasattr(state, "keys") and "check" not in state:
             state = self._adopted(state)
         saved = State.from_dict(state)
-        if (as_saved := spec_as_saved(spec, saved)) is not spec:
-            stream.move(as_saved)
-            spec = as_saved
-        saved.check_tokenizers(spec.tokenizers, stream.resolved.state_order)
-        stream.resolved = order_as_saved(spec, stream.resolved, saved)
-        resolved, epoch = stream.resolved.resumed(saved, spec.gaps), saved.epoch
+        as_saved = spec_as_saved(spec, saved)
+        before = stream.resolved if as_saved is spec else as_saved.resolve()
+        spec = as_saved
+        saved.check_tokenizers(spec.tokenizers, before.in_epoch(saved.epoch).state_order)
+        before = order_as_saved(spec, before, saved)
+        resolved, epoch = before.resumed(saved, spec.gaps), saved.epoch
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
         if saved.deals:
             resolved, epoch, starts = resumed(saved, resolved, stream.partition, spec.ranks.resolve()[0])
-        stream.resolved = resolved
+        stream.move(spec, resolved)
         stream.cursor.begin_loaded(epoch, starts.get(epoch, Start()), starts)
         stream.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         stream.cursor.deliveries.forget()
