@@ -149,6 +149,27 @@ def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
     )
 
 
+def first_shards(index: Index, num_shards: int, *, metadata: Mapping[str, Any]) -> Index:
+    """Return the index of the first shards, with its own fingerprint; columns are views. O(bytes of its extents).
+
+    Notes describe the whole dataset, and are left out.
+    """
+    stop_extent = int(np.searchsorted(index.extent_shard, np.int32(num_shards)))
+    stop_sample = int(index.extent_first_sample[stop_extent])
+    return _index(
+        {name: getattr(index, name)[:stop_extent] for name in EXTENT_COLUMNS},
+        format=index.format,
+        shard_names=tuple(index.shard_names[number] for number in range(num_shards)),
+        shard_bytes=index.shard_bytes[:num_shards],
+        shard_versions=tuple(index.shard_versions[number] for number in range(num_shards)),
+        shard_heads={number: head for number, head in index.shard_heads.items() if number < num_shards},
+        extent_checksum=None if index.extent_checksum is None else index.extent_checksum[:stop_extent],
+        sample_bytes=None if index.sample_bytes is None else index.sample_bytes[:stop_sample],
+        columns={name: column[:stop_sample] for name, column in index.columns.items()},
+        metadata=dict(metadata),
+    )
+
+
 def fingerprint(
     shard_names: Iterable[str],
     extent_shard: NDArray[np.int32],
