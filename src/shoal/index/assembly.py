@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -17,6 +18,9 @@ from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, cut_extents
 from shoal.index.shard_scan import ShardScan
 from shoal.index.shard_texts import check_names
 from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
+
+SNAPSHOT = "snapshot"
+"""Key of the version of a table in the metadata of an index: a few JSON values by name."""
 
 _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
 MOST_SAMPLES_WITH_SIZES = 10**8
@@ -187,6 +191,21 @@ def fingerprint(
     return fingerprint_of_chunks(shard_names, len(extent_shard), chunks)
 
 
+def of_snapshot(index: Index, version: Mapping[str, Any]) -> Index:
+    """Return an index as the index of a version of a table, which its metadata and its fingerprint then name."""
+    metadata = {**index.metadata, SNAPSHOT: dict(version)}
+    return replace(index, metadata=metadata, fingerprint=_with_snapshot(index.fingerprint, metadata))
+
+
+def _with_snapshot(digest: str, metadata: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a version of a table: versions with the same files may have other rows or columns."""
+    version = metadata.get(SNAPSHOT)
+    if version is None:
+        return digest
+    text = json.dumps([digest, version], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: Iterable[NDArray[Any]]) -> str:
     """`fingerprint` of the columns `FINGERPRINTED`, one after another, in chunks of any length."""
     digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
@@ -215,7 +234,7 @@ def validate(index: Index) -> None:
     for begin in range(0, index.num_extents if index.sample_bytes is not None else 0, _TILE):
         _check_samples(index, begin, min(begin + _TILE, index.num_extents))
     columns = (index.extent_shard, index.extent_first_byte, index.extent_end_byte, index.extent_num_samples)
-    actual = fingerprint(index.shard_names, *columns)
+    actual = _with_snapshot(fingerprint(index.shard_names, *columns), index.metadata)
     if actual != index.fingerprint:
         _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, but its contents have {actual!r}")
 
@@ -264,7 +283,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _index(extents: Mapping[str, Any], *, shard_names: Sequence[str], **rest: Any) -> Index:
-    digest = fingerprint(shard_names, *(extents[name] for name in FINGERPRINTED))
+    digest = _with_snapshot(fingerprint(shard_names, *(extents[name] for name in FINGERPRINTED)), rest["metadata"])
     return Index(shard_names=shard_names, fingerprint=digest, **extents, **rest)
 
 

@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again, without_pointer
 from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
 from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
-from shoal.indexing.tables.snapshot_protocol import SNAPSHOT, missing_file
+from shoal.indexing.tables.snapshot_protocol import missing_file
 from shoal.storage.cache_directory import Scratch
 from shoal.storage.retry import CountedReads, Counting
 from shoal.storage.sources.source import Source

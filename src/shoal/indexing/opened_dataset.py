@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import NamedTuple, Protocol
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.alignment.kept_alignments import KeptAlignment
@@ -72,8 +74,8 @@ class OpenedDataset(Protocol):
 class Known(NamedTuple):
     """A dataset as a state names it.
 
-    ``num_shards`` is 0 if it is unknown (states of older versions), ``snapshot`` is "" for shards that are not a
-    snapshot of a table. ``shard_names`` are all shards in their order if another rank names them, else empty.
+    ``num_shards`` is 0 if it is unknown (states of older versions), ``snapshot`` is the version of a table as JSON, ""
+    for shards that are no table. ``shard_names`` are all shards in their order if another rank names them, else empty.
     """
 
     fingerprint: str
@@ -85,7 +87,8 @@ class Known(NamedTuple):
     def of(index: Index, *, with_names: bool = False) -> Known:
         """Return the names of a dataset by its index."""
         names = tuple(index.shard_names) if with_names else ()
-        return Known(index.fingerprint, index.num_shards, str(index.metadata.get(SNAPSHOT, "")), names)
+        version = index.metadata.get(SNAPSHOT)
+        return Known(index.fingerprint, index.num_shards, json.dumps(version) if version else "", names)
 
 
 class Recovered(NamedTuple):
@@ -99,8 +102,7 @@ class Past(Protocol):
     """Recovery of the dataset that a state was saved with, from a dataset that has more shards now.
 
     The default, `shoal.indexing.generations.subset_of_shards`, looks for a subset of the shards. A table with versions
-    has a `Past` of its own: it writes the name of its snapshot into ``index.metadata[SNAPSHOT]``, states repeat the
-    name, and `as_known` opens the table as of ``known.snapshot``. A `Past` must pickle: workers get it.
+    has a `Past` of its own (`shoal.indexing.tables.table_versions`). A `Past` must pickle: workers get it.
     """
 
     def as_known(self, opened: Opened, known: Known) -> Recovered | None:
@@ -128,10 +130,6 @@ class Latest(Protocol):
         Sample ids of ``opened`` stay if none of its shards has left: new shards come after all its shards. Each rank
         may see another state of the source; the caller makes all ranks take the same.
         """
-
-
-SNAPSHOT = "snapshot"
-"""Key in the metadata of an index: the name of the snapshot of a table, a text of at most 200 characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ def _open_shards(
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **arguments)
-    opened = replace(opened, cache=opened.cache if kept is None else kept, latest=latest)
+    named = {name: value for name, value in arguments.items() if name != "wanted"}
+    latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **named)
+    opened = replace(opened, cache=opened.cache if kept is None else kept, latest=opened.latest or latest)
     return Dataset(replace(DatasetSpec.of(opened, grows=grows), follows=(True,) if follow else ()))

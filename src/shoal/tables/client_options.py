@@ -42,7 +42,8 @@ def _credentials(provider: Any) -> dict[str, Any]:
     """Return the keys that a provider of credentials gives now; the log is read at once."""
     given = provider()
     if not isinstance(given, Mapping):
-        raise UsageError("credential_provider= must return a dict at once", hint="deltalake cannot wait for a coroutine")
+        msg = "storage_options: credential_provider must return a dict at once, for deltalake, which reads the log"
+        raise UsageError(msg, hint="give a provider that is no coroutine function, or the keys themselves")
     named = {name: given[name] for name in _CREDENTIALS if name in given}
     named.pop("expires_at", None)
     if "token" in named:

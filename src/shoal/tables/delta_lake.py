@@ -81,6 +81,8 @@ def _table(request: TableRequest) -> Any:
     except ImportError:
         raise needs("deltalake", "a Delta Lake table") from None
     version, timestamp = request.wanted.version, request.wanted.timestamp
+    if isinstance(version, Mapping):
+        version = version.get(DeltaLake.name)
     if isinstance(version, str) and version.isdecimal():
         version = int(version)
     if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
@@ -138,7 +140,7 @@ def _kept(table: Any, request: TableRequest) -> frozenset[str] | None:
         return None
     try:
         uris = table.file_uris(file_pruning_predicate=predicate)
-    except Exception as error:  # of several kinds
+    except Exception as error:  # noqa: BLE001  # of several kinds
         msg = f"predicate={request.wanted.predicate!r:.120} cannot be used: {' '.join(str(error).split()):.200}"
         raise UsageError(msg, hint="are the names and the types of the columns right?") from None
     return frozenset(path_below(root_of(request), uri) for uri in uris)

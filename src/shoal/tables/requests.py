@@ -140,5 +140,6 @@ def _condition(part: Sequence[Any]) -> Condition:
         raise UsageError(msg, hint=_PREDICATE)
     if value is None or (operator.endswith("in") and (isinstance(value, str | bytes | Mapping) or not list(value))):
         msg = f"predicate= compares {name!r} with {value!r:.60}"
-        raise UsageError(msg, hint='a value, or a list of values for "in" and "not in"; missing values cannot be chosen')
+        hint = 'give a value, or a list of values for "in" and "not in"; missing values cannot be chosen'
+        raise UsageError(msg, hint=hint)
     return name, operator, list(value) if operator.endswith("in") else value

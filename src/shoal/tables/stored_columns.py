@@ -92,7 +92,7 @@ def _offsets(array: Any) -> Any:
     offsets = array.offsets
     if not array.null_count:
         return offsets
-    is_missing = np.append(array.is_null().to_numpy(zero_copy_only=False), False)  # noqa: FBT003  # the end of the last
+    is_missing = np.append(array.is_null().to_numpy(zero_copy_only=False), False)  # the end of the last
     return pa.array(offsets.to_numpy(), offsets.type, mask=is_missing)
 
 

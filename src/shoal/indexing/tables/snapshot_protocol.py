@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.formats.shard_format import Format
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.retry import with_retries
@@ -21,19 +22,17 @@ from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets
 
-SNAPSHOT = "snapshot"
-"""Key of the version of a table in the metadata of an index."""
-
 
 @dataclass(frozen=True, slots=True)
 class WantedVersion:
     """The wanted version of a table, and the wanted files of it.
 
-    ``version`` is a number, or the name of a tag, branch or revision; ``timestamp`` a time in ISO 8601: the version
-    that was current then. With neither, the current version. ``predicate`` leaves out files by their statistics.
+    ``version`` is a number, the name of a tag, branch or revision, or the version of a `Snapshot`; ``timestamp`` a time
+    in ISO 8601: the version that was current then. With neither, the current version. ``predicate`` leaves out files by
+    their statistics.
     """
 
-    version: int | str | None = None
+    version: int | str | Mapping[str, Any] | None = None
     timestamp: str | None = None
     predicate: Any = None
 

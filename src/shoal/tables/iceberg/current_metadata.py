@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from shoal.errors import SourceError, UsageError
 from shoal.indexing.tables.snapshot_protocol import TableRequest
-from shoal.storage.storage_errors import is_missing
 from shoal.storage.urls import join, redacted, scheme_of, without_secrets
 from shoal.tables.iceberg.store_file_io import store_file_io
 from shoal.tables.requests import needs, path_below, root_of
@@ -71,8 +70,9 @@ def _from_catalog(request: TableRequest) -> tuple[str, Any]:
         raise UsageError(msg, hint='{"catalog": {"type": "rest", "uri": "https://..."}}')
     try:
         table = load_catalog(catalog, **{key: str(value) for key, value in options.items()}).load_table(name)
-    except Exception as error:  # of many kinds: catalogs are servers and databases
-        reason = redacted(" ".join(str(error).split()), [str(value) for value in options.values() if len(str(value)) > 3])
+    except Exception as error:  # noqa: BLE001  # of many kinds: catalogs are servers and databases
+        secrets = [str(value) for value in options.values() if len(str(value)) > 3]
+        reason = redacted(" ".join(str(error).split()), secrets)
         msg = f"iceberg://{request.root}: pyiceberg cannot load this table: {type(error).__name__}: {reason:.300}"
         hint = 'iceberg://CATALOG/NAMESPACE.TABLE, with storage_options={"catalog": {"uri": ...}} or ~/.pyiceberg.yaml'
         raise SourceError(msg, hint=hint) from None

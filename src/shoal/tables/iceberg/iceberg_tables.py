@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shoal.errors import SourceError, UsageError
-from shoal.formats.tables.arrow_types import arrow_library
+from shoal.errors import SourceError
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.urls import without_secrets
 from shoal.tables.iceberg.current_metadata import iceberg_table
@@ -25,6 +24,7 @@ from shoal.tables.requests import (
 from shoal.tables.table_columns import constant_text
 from shoal.tables.table_parquet import ABSENT, TableParquet
 
+_NO_SNAPSHOT = 0
 _REMEDY = "pyiceberg's table.refs() and table.snapshots() list them; expired snapshots are lost"
 
 
@@ -43,15 +43,16 @@ class Iceberg:
         table, root, options = iceberg_table(request)
         scan = _scan(table, request)
         snapshot = scan.snapshot()
-        schema = scan.projection()
+        schema = _schema(table, scan, request.wanted.version)
         form = TableParquet([column.as_json() for column in iceberg_columns(schema, table.name_mapping())], by_id=True)
-        version = {"iceberg": 0 if snapshot is None else snapshot.snapshot_id, "schema": schema.schema_id}
+        version = {self.name: _NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id, "schema": schema.schema_id}
         if snapshot is None:
             return Snapshot(source_of_nothing(request.root), form, version)
         shown = without_secrets(request.root)
         entries = _Entries.of(snapshot, table.io)
         refuse_equality_deletes(entries.deletes, shown)
-        tasks = sorted(scan.filter(row_filter(request)).plan_files(), key=lambda task: entries.place(task.file.file_path))
+        tasks = list(scan.filter(row_filter(request)).plan_files())
+        tasks.sort(key=lambda task: entries.place(task.file.file_path))
         say_pruned(request, len(tasks), len(entries.sequence))
         _refuse_formats(tasks, shown)
         if not tasks:
@@ -97,6 +98,11 @@ def _scan(table: Any, request: TableRequest) -> Any:
         if snapshot is None:
             raise SourceError(f"{shown}: the table had no snapshot at {timestamp}", hint="give a later timestamp=")
         return table.scan(snapshot_id=snapshot.snapshot_id)
+    if isinstance(version, Mapping):
+        version = version.get(Iceberg.name)
+        if version == _NO_SNAPSHOT:
+            msg = f"{shown}: the table had no snapshot yet"
+            raise SourceError(msg, hint="begin a new run")
     if version is None:
         return table.scan()
     if isinstance(version, str) and version in table.refs():
@@ -111,11 +117,17 @@ def _scan(table: Any, request: TableRequest) -> Any:
     return table.scan(snapshot_id=version)
 
 
+def _schema(table: Any, scan: Any, version: Any) -> Any:
+    """Return the schema of a scan, or the schema that the version of a `Snapshot` names."""
+    number = version.get("schema") if isinstance(version, Mapping) else None
+    return table.schemas().get(number) or scan.projection()
+
+
 def _refuse_formats(tasks: Sequence[Any], shown: str) -> None:
     """Raise `SourceError` if a data file is not Parquet."""
     for task in tasks:
         if str(task.file.file_format).rpartition(".")[2].upper() != "PARQUET":
-            msg = f"{shown}: the data file {task.file.file_path} is {task.file.file_format}; shoal reads tables of Parquet"
+            msg = f"{shown}: the data file {task.file.file_path} is {task.file.file_format}, and not Parquet"
             raise SourceError(msg, hint="set write.format.default to parquet, and rewrite the data files")
 
 
