@@ -16,7 +16,7 @@ from shoal.formats.tables.arrow_types import arrow_library
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.urls import redacted, without_secrets
 from shoal.tables.client_options import delta_options
-from shoal.tables.requests import (
+from shoal.tables.table_requests import (
     needs,
     path_below,
     predicate_of,
@@ -167,7 +167,7 @@ def _partitions(adds: Any) -> Mapping[str, Mapping[str, str | None]]:
 
 def _deleted(table: Any, names: Mapping[str, str]) -> dict[str, NDArray[np.int64]]:
     """Return the numbers of the deleted rows by name of file, from the deletion vectors."""
-    deleted = {}
+    deleted: dict[str, NDArray[np.int64]] = {}
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return deleted
     vectors = arrow_library("Delta Lake").RecordBatchReader.from_stream(table.deletion_vectors())

@@ -12,7 +12,7 @@ from shoal.errors import SourceError, UsageError
 from shoal.indexing.tables.snapshot_protocol import TableRequest
 from shoal.storage.urls import join, redacted, scheme_of, without_secrets
 from shoal.tables.iceberg.store_file_io import store_file_io
-from shoal.tables.requests import needs, path_below, root_of
+from shoal.tables.table_requests import needs, path_below, root_of
 
 CATALOG = "catalog"
 """Key of the options of a catalog in ``storage_options``."""

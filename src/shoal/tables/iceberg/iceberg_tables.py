@@ -12,7 +12,7 @@ from shoal.tables.iceberg.current_metadata import iceberg_table
 from shoal.tables.iceberg.row_deletes import deleted_rows, refuse_equality_deletes
 from shoal.tables.iceberg.row_filters import row_filter
 from shoal.tables.iceberg.table_schema import iceberg_columns, internal_scalar
-from shoal.tables.requests import (
+from shoal.tables.table_requests import (
     path_below,
     refuse_split,
     refuse_version_and_time,

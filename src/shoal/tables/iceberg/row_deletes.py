@@ -31,7 +31,7 @@ def refuse_equality_deletes(entries: Iterable[Any], shown: str) -> None:
 def deleted_rows(tasks: Iterable[Any], files: Any) -> dict[str, NDArray[np.int64]]:
     """Return the numbers of the deleted rows, ascending, by path of the data file, for the tasks of a scan."""
     positions = cache(lambda path, kind: _positions(files, path, kind))
-    deleted = {}
+    deleted: dict[str, NDArray[np.int64]] = {}
     for task in tasks:
         parts = [
             found

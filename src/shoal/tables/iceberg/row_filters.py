@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.indexing.tables.snapshot_protocol import TableRequest
-from shoal.tables.requests import Condition, predicate_of
+from shoal.tables.table_requests import Condition, predicate_of
 
 
 def row_filter(request: TableRequest) -> Any:

@@ -12,7 +12,7 @@ from shoal.storage.retry import with_retries
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
-from shoal.tables.requests import path_below
+from shoal.tables.table_requests import path_below
 
 
 def store_file_io(storage_options: Mapping[str, Any] | None) -> Any:

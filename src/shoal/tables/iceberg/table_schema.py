@@ -14,7 +14,7 @@ def iceberg_columns(schema: Any, mapping: Any) -> list[TableColumn]:
     """Return the columns of a schema; ``mapping`` names columns in files without ids, or is None."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415  # optional
 
-    names = dict(_names(mapping or ()))
+    names: dict[int | None, tuple[str, ...]] = dict(_names(mapping or ()))
 
     def stored_as(field: Any) -> Stored:
         number = field_id(field)
