@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import SourceError, UsageError
+from shoal.errors import ShoalError, SourceError, UsageError
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.urls import redacted, without_secrets
@@ -103,7 +103,7 @@ def _refuse_earlier(table: Any, request: TableRequest, seconds: float) -> None:
     """Raise `SourceError` if a time is before the first version: the library then gives the first version."""
     if table.version() == 0:
         written_ms = table.history(1)[0].get("timestamp")
-        if written_ms is not None and written_ms > seconds * 1000:
+        if written_ms is not None and written_ms > round(seconds * 1000):
             msg = f"{without_secrets(request.root)}: the table had no version at {request.wanted.timestamp}"
             raise SourceError(msg, hint="give a later timestamp=")
 
@@ -115,6 +115,8 @@ def _errors_of(request: TableRequest) -> Iterator[None]:
 
     try:
         yield
+    except ShoalError:
+        raise
     except (DeltaError, OSError, ValueError) as error:
         secrets = [str(value) for value in request.storage_options.values() if len(str(value)) > 3]
         reason = " ".join(redacted(str(error), secrets).split())

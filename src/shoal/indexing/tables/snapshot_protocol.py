@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +22,7 @@ from shoal.storage.sources.source import Source
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
-from shoal.storage.urls import without_secrets
+from shoal.storage.urls import scheme_of, without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,12 @@ class Snapshot:
 
 def missing_file(error: StorageError, path: str, version: Any) -> StorageError:
     """Return the error for a file of a version of a table: it names the version if the file does not exist."""
-    if not version or not is_missing(error):
+    if not version or not (is_missing(error) or (not scheme_of(path) and not Path(path).exists())):
         return error
     msg = f"{without_secrets(path)}: this file of the table's version {version_text(version)} does not exist any more"
     hint = "a later clean-up of the table (VACUUM, expire_snapshots) has removed it: open a newer version, or restore "
     missing = StorageError(msg, hint=f"{hint}the file; keep files for longer than a run takes")
-    missing.errno = error.errno
+    missing.errno = errno.ENOENT
     return missing
 
 
