@@ -102,8 +102,9 @@ def _table(request: TableRequest) -> Any:
 def _refuse_earlier(table: Any, request: TableRequest, seconds: float) -> None:
     """Raise `SourceError` if a time is before the first version: the library then gives the first version."""
     if table.version() == 0:
-        written_ms = table.history(1)[0].get("timestamp")
-        if written_ms is not None and written_ms > round(seconds * 1000):
+        # The history of deltalake 1.6.6 begins at the newest commit, whatever version is loaded and whatever its limit.
+        written_ms = [commit["timestamp"] for commit in table.history() if "timestamp" in commit]
+        if written_ms and min(written_ms) > round(seconds * 1000):
             msg = f"{without_secrets(request.root)}: the table had no version at {request.wanted.timestamp}"
             raise SourceError(msg, hint="give a later timestamp=")
 
