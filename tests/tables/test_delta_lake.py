@@ -40,7 +40,10 @@ def rows(first: int, stop: int) -> pa.Table:
             "nested": pa.array(
                 [{"x": number, "y": [{"z": str(number)}]} if number % 5 else None for number in numbers]
             ),
-            "map": pa.array([[(str(number), number)] for number in numbers], pa.map_(pa.string(), pa.int64())),
+            "map": pa.array(
+                [[(str(number), number)] if number % 4 else None for number in numbers],
+                pa.map_(pa.string(), pa.int64()),
+            ),
             "day": pa.array([date(2026, 1, 1 + number // 10) if number % 7 else None for number in numbers]),
         }
     )

@@ -175,7 +175,7 @@ def _deleted(table: Any, names: Mapping[str, str]) -> dict[str, NDArray[np.int64
         return deleted
     vectors = arrow_library("Delta Lake").RecordBatchReader.from_stream(table.deletion_vectors())
     for path, is_left in chain.from_iterable(zip(*batch.columns, strict=True) for batch in vectors):
-        name = names.get(path_below("", path.as_py()))
+        name = names.get(path_below("", unquote(path.as_py())))
         if name is not None and len(is_left):
             deleted[name] = np.flatnonzero(~is_left.values.to_numpy(zero_copy_only=False)).astype(np.int64)
     return {name: numbers for name, numbers in deleted.items() if len(numbers)}

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 
 from shoal.errors import SourceError, UsageError
 from shoal.hints import pip_install
@@ -119,7 +118,7 @@ def _local(path: str) -> str:
     """Return a URL of a file on this machine as a path, and other URLs with the schemes that stores know."""
     if scheme_of(path) != "file":
         return re.sub(r"^s3[an]://", "s3://", path)
-    return "/" + unquote(re.sub(r"^file:/*", "", path))
+    return re.sub(r"^file:/*", "/", path)
 
 
 def _is_condition(part: object) -> bool:

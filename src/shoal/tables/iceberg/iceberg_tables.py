@@ -51,7 +51,7 @@ class Iceberg:
         shown = without_secrets(request.root)
         entries = _Entries.of(snapshot, table.io)
         refuse_equality_deletes(entries.deletes, shown)
-        tasks = list(scan.filter(row_filter(request)).plan_files())
+        tasks = _planned(scan, row_filter(request, schema, table.schema()), request)
         tasks.sort(key=lambda task: entries.place(task.file.file_path))
         say_pruned(request, len(tasks), len(entries.sequence))
         _refuse_formats(tasks, shown)
@@ -115,6 +115,20 @@ def _scan(table: Any, request: TableRequest) -> Any:
         msg = f"{shown}: there is no version {version!r}; branches and tags: {names}; the last snapshots: {newest}"
         raise SourceError(msg, hint=_REMEDY)
     return table.scan(snapshot_id=version)
+
+
+def _planned(scan: Any, wanted_rows: Any, request: TableRequest) -> list[Any]:
+    """Return the data files that may have wanted rows, each with the files that delete its rows."""
+    try:
+        return list(scan.filter(wanted_rows).plan_files())
+    except (TypeError, ValueError) as error:
+        shown = without_secrets(request.root)
+        reason = " ".join(str(error).split())
+        if request.wanted.predicate is None:
+            msg = f"{shown}: pyiceberg cannot plan a scan of this snapshot: {reason:.300}"
+            raise SourceError(msg, hint="a newer pyiceberg may know more: pip install --upgrade pyiceberg") from None
+        msg = f"{shown}: predicate={request.wanted.predicate!r:.120} cannot be compared: {reason:.200}"
+        raise UsageError(msg, hint="are the values of the types of the columns?") from None
 
 
 def _schema(table: Any, scan: Any, version: Any) -> Any:
