@@ -12,6 +12,7 @@ from shoal.storage.urls import scheme_of, without_secrets
 
 _OF_SHOAL = ("deadline_seconds", "max_open_files", "catalog")
 _NOT_TEXT = ("root_certificate", "default_headers", "proxy_ca_certificate")
+_CERTIFICATES = ("ca_bundle", "root_certificate", "client_options")
 _CREDENTIALS = ("access_key_id", "secret_access_key", "token", "expires_at")
 
 
@@ -31,6 +32,8 @@ def delta_options(url: str, storage_options: Mapping[str, Any]) -> dict[str, str
     config, client, provider = client_settings(location_of(url), options)
     if provider is not None:
         config |= _credentials(provider)
+    if not any(name in options for name in _CERTIFICATES):
+        client.pop("root_certificate", None)  # of AWS_CA_BUNDLE: the library has certificates of its own
     settings = {name: value for name, value in {**client, **config}.items() if value is not None}
     if unusable := [name for name in _NOT_TEXT if name in settings]:
         msg = f"{without_secrets(url)}: deltalake, which reads the log, takes no {unusable[0]} in storage_options"
