@@ -38,7 +38,7 @@ _CHANGED = (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The sizes by which a dataset is found again, by source; a dataset without a mixture has the single source "".
+    """Sizes that help to find a dataset again, by source; a dataset without a mixture has the single source "".
 
     ``shards`` is the number of shards, ``snapshots`` the name of the snapshot of a table. Both are empty in states of
     older versions: the fingerprint alone identifies a dataset.
@@ -139,8 +139,8 @@ class State:
         terms = {name: fields[name] for name in ("epoch", "position", "seed", "order", "index")}
         optional = {name: fields[name] for name in ("segments", "tokenizers") if name in fields}
         following = NextDataset.from_dict(fields["next"]) if "next" in fields else None
-        sizes = {"identity": Identity.from_dict(fields), "following": following}
-        return State(**terms, gaps=gaps_in(STATE, fields), deals=_deals(fields), **optional, **sizes)
+        given = {**terms, **optional, "identity": Identity.from_dict(fields), "following": following}
+        return State(**given, gaps=gaps_in(STATE, fields), deals=_deals(fields))
 
     def check_tokenizers(self, tokenizers: Tokenizers, order: Mapping[str, Any]) -> None:
         """Raise `StateError` if a source of a stream with this order has other tokenizers than in the state.

@@ -43,7 +43,7 @@ Choice = Callable[["DatasetSpec"], "DatasetSpec"]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Calls that chose samples, in turn. A pickled copy has none: their functions may not pickle, and workers need none."""
+    """Calls that chose samples, in turn; a pickled copy has none, as their functions may not pickle."""
 
     calls: tuple[Choice, ...] = ()
     are_known: bool = True

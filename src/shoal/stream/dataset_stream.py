@@ -143,7 +143,7 @@ class Stream:
     def begin_as(self, other: Stream, epoch: int, start: Start) -> None:
         """Begin at the position of another stream, with the numbers that its running epoch has resolved."""
         self.cursor.begin(epoch, start)
-        self._looked_epoch = other._looked_epoch  # noqa: SLF001  # the same class
+        self._looked_epoch = other._looked_epoch
         if self.spec.coming is not None:
             running = Generation(self.spec.opened, other.resolved.in_epoch(epoch))
             self.resolved = replace(cast("ResolvedGenerations", self.resolved), running=running)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from shoal.errors import ShoalError
 from shoal.figures import counted
 from shoal.index.assembly import FINGERPRINTED, fingerprint, subset
-from shoal.index.generations import first_generation, generations_of
 from shoal.index.index_file import decode
+from shoal.index.index_generations import first_generation, generations_of
 from shoal.index.table import Index, joined_ranges
 from shoal.indexing.opened_dataset import Known, Opened, Recovered
 from shoal.order.arrays.index_ranges import Runs
@@ -99,9 +99,9 @@ def _candidates(opened: Opened, known: Known) -> Iterator[_Candidate]:
     """Yield subsets of the shards: as named, or the first of them in their order, by name, and by time."""
     index = opened.index
     if known.shard_names:
-        numbers = {name: number for number, name in enumerate(index.shard_names)}
-        if numbers.keys() >= set(known.shard_names):
-            yield _Candidate([numbers[name] for name in known.shard_names], "the shards that another rank names")
+        number_of = {name: number for number, name in enumerate(index.shard_names)}
+        if number_of.keys() >= set(known.shard_names):
+            yield _Candidate([number_of[name] for name in known.shard_names], "the shards that another rank names")
         return
     orders: list[tuple[str, Callable[[Opened], list[int]]]] = [
         ("in their order", lambda opened: list(range(opened.index.num_shards))), ("by name", _by_name),

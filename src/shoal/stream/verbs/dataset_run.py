@@ -109,7 +109,7 @@ class DatasetRun:
         >>> ds = ds.shuffle(seed=0).batch(8)
         >>> batch = next(iter(ds))
         >>> ds.state_dict()
-        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'shards': 4, 'check': '...'}
+        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'shards': 4, 'check': ...}
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
