@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.index.assembly import first_shards, joined, subset
+from shoal.index.assembly import GENERATIONS, first_shards, joined, subset
 from shoal.index.table import Index
-
-GENERATIONS = "generations"
-"""Key in the metadata of an index."""
 
 TEXTS = "texts"
 """Key in the metadata of an index: the sorted texts behind the numbers of each column of texts."""

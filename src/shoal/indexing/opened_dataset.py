@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
+from shoal.index.index_generations import generations_of
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.alignment.kept_alignments import KeptAlignment
@@ -69,15 +70,19 @@ class OpenedDataset(Protocol):
         ...
 
 
+_MOST_GENERATIONS = 48  # in a state, which stays below 1 KB
+
+
 class Known(NamedTuple):
     """A dataset as a state names it.
 
-    ``num_shards`` is 0 if it is unknown (states of older versions), ``snapshot`` is "" for shards that are not a
-    snapshot of a table. ``shard_names`` are all shards in their order if another rank names them, else empty.
+    ``num_shards`` has the number of shards after each growth, the last number is that of the dataset; it is empty if it
+    is unknown (states of older versions). ``snapshot`` is "" for shards that are not a snapshot of a table.
+    ``shard_names`` are all shards in their order if another rank names them, else empty.
     """
 
     fingerprint: str
-    num_shards: int = 0
+    num_shards: tuple[int, ...] = ()
     snapshot: str = ""
     shard_names: tuple[str, ...] = ()
 
@@ -85,7 +90,9 @@ class Known(NamedTuple):
     def of(index: Index, *, with_names: bool = False) -> Known:
         """Return the names of a dataset by its index."""
         names = tuple(index.shard_names) if with_names else ()
-        return Known(index.fingerprint, index.num_shards, str(index.metadata.get(SNAPSHOT, "")), names)
+        sizes = tuple(generation.num_shards for generation in generations_of(index))
+        sizes = sizes if len(sizes) <= _MOST_GENERATIONS else sizes[-1:]
+        return Known(index.fingerprint, sizes, str(index.metadata.get(SNAPSHOT, "")), names)
 
 
 class Recovered(NamedTuple):

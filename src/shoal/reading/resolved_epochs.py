@@ -324,9 +324,9 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
 def identity_of(indexes: Mapping[str, Index]) -> Identity:
     """Return sizes that help to find datasets again, by source."""
-    names = {name: Known.of(index).snapshot for name, index in indexes.items()}
-    shards = {name: index.num_shards for name, index in indexes.items()}
-    return Identity(shards, {name: snapshot for name, snapshot in names.items() if snapshot})
+    known = {name: Known.of(index) for name, index in indexes.items()}
+    snapshots = {name: each.snapshot for name, each in known.items() if each.snapshot}
+    return Identity({name: each.num_shards for name, each in known.items()}, snapshots)
 
 
 @dataclass(frozen=True, slots=True)

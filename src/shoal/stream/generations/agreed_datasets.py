@@ -71,7 +71,7 @@ def decisions_of(world_size: int) -> SharedDecisions:
 
 def _known(words: Any) -> Known:
     fingerprint, num_shards, snapshot, names = words
-    return Known(fingerprint, num_shards, snapshot, tuple(names))
+    return Known(fingerprint, tuple(num_shards), snapshot, tuple(names))
 
 
 def _as_decided(opened: OpenedDataset, latest: OpenedDataset, decided: list[Known], look: Look) -> OpenedDataset:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
+
+import numpy as np
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.indexing.opened_dataset import OpenedDataset
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.stream.dataset_spec import Coming, DatasetSpec
 from shoal.stream.generations.agreed_datasets import agreed
 
@@ -36,6 +39,35 @@ def looked_again(opened: OpenedDataset, *, which: tuple[bool, ...]) -> OpenedDat
     if all(new is old for new, old in zip(parts, opened.parts, strict=True)):
         return opened
     return opened.with_parts(parts)
+
+
+class ShardChange(NamedTuple):
+    """The growth of a dataset: shards that came, and shards that left, with their samples."""
+
+    num_new_shards: int
+    num_new_samples: int
+    num_left_shards: int
+    num_left_samples: int
+
+
+def change_of(before: OpenedDataset, after: OpenedDataset) -> ShardChange:
+    """Return the growth from one generation of a dataset to the next."""
+    new = left = new_samples = left_samples = 0
+    for old, part in zip(before.parts, after.parts, strict=True):
+        if old is not part:
+            number, samples = _only_in(part, old)
+            new, new_samples = new + number, new_samples + samples
+            number, samples = _only_in(old, part)
+            left, left_samples = left + number, left_samples + samples
+    return ShardChange(new, new_samples, left, left_samples)
+
+
+def _only_in(one: Opened, other: Opened) -> tuple[int, int]:
+    """Return the number of shards, and of their samples, that only the first of two datasets has."""
+    names = set(other.index.shard_names)
+    numbers = [number for number, name in enumerate(one.index.shard_names) if name not in names]
+    first_samples = one.index.extent_first_sample[one.index.shard_first_extent]
+    return len(numbers), int(np.diff(first_samples)[numbers].sum())
 
 
 def extended_spec(spec: DatasetSpec, opened: OpenedDataset, epoch: int) -> DatasetSpec:

@@ -254,5 +254,6 @@ class DatasetRun:
         >>> stats["num_samples"], stats["num_batches"], stats["num_skipped"], stats["num_retries"]
         (200, 4, 0, 0)
         """
-        counters = self.stream.counters
-        return RunStats(counters.as_dict()) | cache_counts(self.stream.spec.source.caches, counters.of_workers)
+        counters, spec = self.stream.counters, self.stream.spec
+        counts = RunStats(counters.as_dict()) | cache_counts(spec.source.caches, counters.of_workers)
+        return counts | self.stream.growth_stats()
