@@ -59,6 +59,16 @@ def first_generation(index: Index, num_shards: int) -> Index:
     return first_shards(index, num_shards, metadata=_metadata_of_first(index, num_shards))
 
 
+def as_growth_of(index: Index, earlier: Index) -> Index:
+    """Return an index that records the generations of an earlier index, if it begins with the same shards."""
+    is_longer = earlier.num_shards < index.num_shards and GENERATIONS not in index.metadata
+    if not is_longer or first_shards(index, earlier.num_shards, metadata={}).fingerprint != earlier.fingerprint:
+        return index
+    own = Generation(index.fingerprint, index.num_shards, index.num_samples)
+    lines = [line._asdict() for line in (*generations_of(earlier), own)]
+    return replace(index, metadata={**index.metadata, GENERATIONS: lines})
+
+
 def _metadata_of_first(index: Index, num_shards: int) -> dict[str, Any]:
     metadata = dict(index.metadata)
     lines = [line._asdict() for line in _lines(metadata.pop(GENERATIONS, None)) if line.num_shards <= num_shards]

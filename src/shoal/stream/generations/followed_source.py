@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.figures import counted
+from shoal.index.index_generations import as_growth_of
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.stream.dataset_spec import Coming, DatasetSpec
 from shoal.stream.generations.agreed_datasets import agreed
@@ -81,8 +83,15 @@ def extended_spec(spec: DatasetSpec, opened: OpenedDataset, epoch: int) -> Datas
     running = spec.in_epoch(epoch)
     if running.opened.index.fingerprint == opened.index.fingerprint:
         return running
+    opened = opened.with_parts(tuple(starmap(_recorded, zip(opened.parts, running.opened.parts, strict=True))))
     running.moved(opened)  # raises an error for a choice that cannot be repeated here, not when the epoch begins
     return replace(running, coming=Coming(epoch, opened))
+
+
+def _recorded(part: Opened, before: Opened) -> Opened:
+    """Return a part whose index records that it has grown, so that states tell how."""
+    index = as_growth_of(part.index, before.index)
+    return part if index is part.index else replace(part, index=index)
 
 
 def _sizes(opened: OpenedDataset) -> str:
