@@ -152,6 +152,7 @@ def test_each_epoch_reads_its_own_shards_once(
 
 
 @pytest.mark.drill
+@pytest.mark.timeout(1200)
 @settings(max_examples=400, deadline=None, suppress_health_check=_CHECKS)
 @given(**_ARGUMENTS)
 def test_each_epoch_reads_its_own_shards_once_in_many_runs(
