@@ -26,6 +26,9 @@ _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
 MOST_SAMPLES_WITH_SIZES = 10**8
 """Larger datasets have no sample sizes in their index."""
 
+GENERATIONS = "generations"
+"""Key in the metadata of an index: see `shoal.index.index_generations`. Other shards have other generations."""
+
 _TILE = 1 << 16
 
 FINGERPRINTED = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
@@ -149,7 +152,7 @@ def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
         extent_checksum=None if index.extent_checksum is None else index.extent_checksum[rows],
         sample_bytes=None if index.sample_bytes is None else index.sample_bytes[samples],
         columns={name: column[samples] for name, column in index.columns.items()},
-        metadata=dict(index.metadata),
+        metadata={name: value for name, value in index.metadata.items() if name != GENERATIONS},
     )
 
 

@@ -321,7 +321,8 @@ def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
         unknown += [] if candidates else [path]
     if unknown:
         msg = f"the index {index_path} does not know {len(unknown)} of {len(source.paths)} shards, first {unknown[0]}"
-        raise IndexFileError(msg, hint=f"run `shoal index {source.root}` again")
+        hint = f"`shoal index {source.root} --append` adds them, and old states stay valid; or run `shoal index` again"
+        raise IndexFileError(msg, hint=hint)
     if twice := [number for number, count in Counter(numbers).items() if count > 1]:
         msg = f"{source.typed}: two shards have the name {index.shard_names[twice[0]]} of the index {index_path}"
         raise IndexFileError(msg, hint=_OTHER_DIRECTORY)

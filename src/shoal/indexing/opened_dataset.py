@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.index.assembly import SNAPSHOT
+from shoal.index.index_generations import generations_of
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.alignment.kept_alignments import KeptAlignment
@@ -71,15 +72,19 @@ class OpenedDataset(Protocol):
         ...
 
 
+_MOST_GENERATIONS = 48  # in a state, which stays below 1 KB
+
+
 class Known(NamedTuple):
     """A dataset as a state names it.
 
-    ``num_shards`` is 0 if it is unknown (states of older versions), ``snapshot`` is the version of a table as JSON, ""
-    for shards that are no table. ``shard_names`` are all shards in their order if another rank names them, else empty.
+    ``num_shards`` has the number of shards after each growth, the last number is that of the dataset; it is empty if it
+    is unknown (states of older versions). ``snapshot`` is the version of a table as JSON, "" for shards that are no
+    table. ``shard_names`` are all shards in their order if another rank names them, else empty.
     """
 
     fingerprint: str
-    num_shards: int = 0
+    num_shards: tuple[int, ...] = ()
     snapshot: str = ""
     shard_names: tuple[str, ...] = ()
 
@@ -88,7 +93,9 @@ class Known(NamedTuple):
         """Return the names of a dataset by its index."""
         names = tuple(index.shard_names) if with_names else ()
         version = index.metadata.get(SNAPSHOT)
-        return Known(index.fingerprint, index.num_shards, json.dumps(version) if version else "", names)
+        sizes = tuple(generation.num_shards for generation in generations_of(index))
+        sizes = sizes if len(sizes) <= _MOST_GENERATIONS else sizes[-1:]
+        return Known(index.fingerprint, sizes, json.dumps(version) if version else "", names)
 
 
 class Recovered(NamedTuple):

@@ -38,23 +38,27 @@ _CHANGED = (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The sizes by which a dataset is found again, by source; a dataset without a mixture has the single source "".
+    """Sizes that help to find a dataset again, by source; a dataset without a mixture has the single source "".
 
-    ``shards`` is the number of shards, ``snapshots`` the name of the snapshot of a table. Both are empty in states of
-    older versions: the fingerprint alone identifies a dataset.
+    ``shards`` has the number of shards after each growth of the dataset, the last number is that of the dataset;
+    ``snapshots`` the name of the snapshot of a table. Both are empty in states of older versions: the fingerprint alone
+    identifies a dataset.
     """
 
-    shards: Mapping[str, int] = field(default_factory=dict)
+    shards: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     snapshots: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of a state."""
-        return {"shards": _plain(self.shards), "snapshot": _plain(self.snapshots)}
+        shards = {name: sizes[0] if len(sizes) == 1 else list(sizes) for name, sizes in self.shards.items()}
+        return {"shards": _plain(shards), "snapshot": _plain(self.snapshots)}
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Identity:
         """Restore the identity from the fields of a state."""
-        return Identity(by_source(fields.get("shards")), by_source(fields.get("snapshot")))
+        given = by_source(fields.get("shards"))
+        shards = {name: tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) for name, sizes in given.items()}
+        return Identity(shards, by_source(fields.get("snapshot")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +143,8 @@ class State:
         terms = {name: fields[name] for name in ("epoch", "position", "seed", "order", "index")}
         optional = {name: fields[name] for name in ("segments", "tokenizers") if name in fields}
         following = NextDataset.from_dict(fields["next"]) if "next" in fields else None
-        sizes = {"identity": Identity.from_dict(fields), "following": following}
-        return State(**terms, gaps=gaps_in(STATE, fields), deals=_deals(fields), **optional, **sizes)
+        given = {**terms, **optional, "identity": Identity.from_dict(fields), "following": following}
+        return State(**given, gaps=gaps_in(STATE, fields), deals=_deals(fields))
 
     def check_tokenizers(self, tokenizers: Tokenizers, order: Mapping[str, Any]) -> None:
         """Raise `StateError` if a source of a stream with this order has other tokenizers than in the state.

@@ -125,9 +125,11 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
     @property
     def identity(self) -> Identity:
-        """The sizes by which the dataset is found again where more shards exist, by source."""
+        """Sizes that help to find the dataset again among more shards, by source."""
         index = self.sample_index
-        return identity_of({"": index} if isinstance(index, Index) else dict(zip(index.names, index.parts, strict=True)))
+        return identity_of(
+            {"": index} if isinstance(index, Index) else dict(zip(index.names, index.parts, strict=True))
+        )
 
     @property
     @abstractmethod
@@ -321,10 +323,10 @@ class ResolvedEpochs(ABC, Generic[PartT]):
 
 
 def identity_of(indexes: Mapping[str, Index]) -> Identity:
-    """Return the sizes by which datasets are found again, by source."""
-    names = {name: Known.of(index).snapshot for name, index in indexes.items()}
-    shards = {name: index.num_shards for name, index in indexes.items()}
-    return Identity(shards, {name: snapshot for name, snapshot in names.items() if snapshot})
+    """Return sizes that help to find datasets again, by source."""
+    known = {name: Known.of(index) for name, index in indexes.items()}
+    snapshots = {name: each.snapshot for name, each in known.items() if each.snapshot}
+    return Identity({name: each.num_shards for name, each in known.items()}, snapshots)
 
 
 @dataclass(frozen=True, slots=True)

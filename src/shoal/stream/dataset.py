@@ -144,7 +144,12 @@ class Dataset(StageVerbs, GrowthVerbs, OrderQuestions):
         >>> print(ds.sample(by="cls", balanced=True).repeats)
         200 samples an epoch, of 200: 27 come more than once (at most 4 times), and 53 (26.7 %) do not come
         """
-        rules = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
+        rules: dict[str, Any] = {
+            "balanced": balanced,
+            "limit": limit,
+            "num_samples": num_samples,
+            "replacement": replacement,
+        }
         return type(self)(self.stream.spec.chosen(partial(sampled, weights=weights, by=by, **rules)))
 
     def take(self, num_samples: int) -> Self:

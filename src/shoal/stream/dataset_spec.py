@@ -43,7 +43,7 @@ Choice = Callable[["DatasetSpec"], "DatasetSpec"]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Calls that chose samples, in turn. A pickled copy has none: their functions may not pickle, and workers need none."""
+    """Calls that chose samples, in turn; a pickled copy has none, as their functions may not pickle."""
 
     calls: tuple[Choice, ...] = ()
     are_known: bool = True
@@ -373,6 +373,8 @@ class DatasetSpec:
         fresh = DatasetSpec.of(cast("Opened", opened)) if self.made_of is None else self.made_of(opened)
         fresh = self.choices.made(fresh)
         chosen = {name: getattr(fresh, name) for name in ("request", "stored", "sampling", "delivered", "made_of")}
+        if isinstance(fresh.request, OrderRequest):  # a run of weeks must not end because new shards have larger rows
+            chosen["request"] = replace(fresh.request, at_least_two=True)
         own_stages = len(fresh.stages)  # of a mixture: the stages of its sources
         stages = (*fresh.stages, *self.stages[own_stages:])
         return replace(self, source=opened, stages=stages, coming=None, grows=False, **chosen)

@@ -27,7 +27,7 @@ from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.choosing.map_view import MapView
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.generations.followed_source import followed
+from shoal.stream.generations.followed_source import ShardChange, change_of, followed
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
@@ -53,6 +53,7 @@ class Stream:
         self.cursor = Cursor()
         self._has_logged_estimate = False
         self._looked_epoch = -1
+        self._changes: list[ShardChange] = []
         self._fingerprints: dict[int, str] = {}  # the dataset of each epoch that began here
 
     def __str__(self) -> str:
@@ -140,10 +141,18 @@ class Stream:
         self.__dict__.pop("by_id", None)
         self.__dict__.pop("batcher", None)
 
+    def growth_stats(self) -> dict[str, Any]:
+        """Return the shards that came and left since this object was made, and how its dataset was recovered."""
+        coming = self.spec.coming
+        changes = [*self._changes, *([] if coming is None else [change_of(self.spec.opened, coming.opened)])]
+        counts = {name: sum(getattr(change, name) for change in changes) for name in ShardChange._fields}
+        recovered = {"recovered": self.spec.recovered} if self.spec.recovered else {}
+        return {name: count for name, count in counts.items() if count} | recovered
+
     def begin_as(self, other: Stream, epoch: int, start: Start) -> None:
         """Begin at the position of another stream, with the numbers that its running epoch has resolved."""
         self.cursor.begin(epoch, start)
-        self._looked_epoch = other._looked_epoch  # noqa: SLF001  # the same class
+        self._looked_epoch = other._looked_epoch
         if self.spec.coming is not None:
             running = Generation(self.spec.opened, other.resolved.in_epoch(epoch))
             self.resolved = replace(cast("ResolvedGenerations", self.resolved), running=running)
@@ -157,6 +166,7 @@ class Stream:
             self._looked_epoch = cursor.epoch
             spec = followed(self.spec, cursor.epoch)
             if spec is not self.spec:
+                self._changes.append(change_of(self.spec.opened, spec.opened))
                 self.move(spec, spec.resolve())
 
     def _warn(self, first: Piece[ResolvedOrder], partition: Partition, *, begins_early: bool) -> None:

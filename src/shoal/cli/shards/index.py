@@ -29,7 +29,7 @@ from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
 from shoal.hints import pip_install
 from shoal.index.cutting import usual_extent_bytes
-from shoal.index.generations import generations_of
+from shoal.index.index_generations import generations_of
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck, describes

@@ -40,7 +40,7 @@ def check_append_arguments(arguments: argparse.Namespace) -> None:
     }  # fmt: skip
     if arguments.append and (wrong := [option for option, value in others.items() if value]):
         msg = f"--append makes new shards like the shards of the index, but {wrong[0]} asks for something else"
-        raise UsageError(msg, hint=f"leave out {wrong[0]}: extents, columns and checksums are those of the index")
+        raise UsageError(msg, hint=f"leave out {wrong[0]}: the index determines extents, columns and checksums")
 
 
 def append(
@@ -59,6 +59,8 @@ def append(
         )  # fmt: skip
     if result.dropped:
         first = printable(result.dropped[0])
-        output.complain(f"note: {counted(len(result.dropped), 'shard')} left out, first {first}; later samples have new ids")
+        output.complain(
+            f"note: {counted(len(result.dropped), 'shard')} left out, first {first}; later samples have new ids"
+        )
     output.complain(f"note: {counted(len(result.new_names), 'new shard')} appended")
     return made_on_purpose(result.index)

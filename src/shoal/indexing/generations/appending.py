@@ -11,7 +11,7 @@ from shoal.figures import counted
 from shoal.formats.folder.reader import Folder
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.shard_format import Format
-from shoal.index.generations import appended
+from shoal.index.index_generations import appended
 from shoal.index.table import Index
 from shoal.indexing.build import Progress, build_index
 from shoal.indexing.changed_shards import ShardCheck
@@ -67,7 +67,7 @@ def append_shards(
 ) -> Appended:
     """Return an index with the new shards of a source after all known shards; only new shards are read.
 
-    Known shards keep their numbers, and their samples their ids, whatever the order of the source. If the index has
+    Known shards keep their numbers, and their samples their ids, in any order of the source. If the index has
     checksums or columns, they are read for the new shards, too (``add_columns``). ``drop_missing`` leaves out known
     shards that the source lacks: samples of later shards then get other ids.
 

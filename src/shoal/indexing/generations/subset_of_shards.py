@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShoalError
 from shoal.figures import counted
-from shoal.index.assembly import FINGERPRINTED, fingerprint, subset
-from shoal.index.generations import first_generation, generations_of
+from shoal.index.assembly import FINGERPRINTED, GENERATIONS, fingerprint, subset
 from shoal.index.index_file import decode
+from shoal.index.index_generations import Generation, first_generation, generations_of
 from shoal.index.table import Index, joined_ranges
 from shoal.indexing.opened_dataset import Known, Opened, Recovered
 from shoal.order.arrays.index_ranges import Runs
@@ -61,19 +61,20 @@ class SubsetOfShards:
                     return Recovered(recovered, f"{words}generation that the index records")
         for candidate in _candidates(opened, known):
             if _fingerprint_of(index, candidate.numbers) == known.fingerprint:
-                return Recovered(with_shards(opened, candidate.numbers), candidate.words)
+                recovered = with_shards(opened, candidate.numbers)
+                return Recovered(_with_generations(recovered, known.num_shards), candidate.words)
         return self._cached(opened, known)
 
     def tried(self, opened: Opened, known: Known) -> str:
         """Return what `as_known` tries, in words."""
         if opened.companions:
             return "nothing, as the samples of this dataset are joined with others"
-        num_shards = f"the first {known.num_shards:,}" if known.num_shards else "the first 1, 2, 3, ..."
+        sizes = " and ".join(f"{size:,}" for size in known.num_shards) or "1, 2, 3, ..."
         num_generations = len(generations_of(opened.index)) - 1
         generations = f"{counted(num_generations, 'generation')} that the index records"
         return (
-            f"{generations}; {num_shards} of its {counted(opened.index.num_shards, 'shard')} in their order, by name, "
-            "and by time; and the indexes in the cache of this machine"
+            f"{generations}; the first {sizes} of its {counted(opened.index.num_shards, 'shard')} in their order, by "
+            "name, and by time; and the indexes in the cache of this machine"
         )
 
     def _cached(self, opened: Opened, known: Known) -> Recovered | None:
@@ -99,9 +100,9 @@ def _candidates(opened: Opened, known: Known) -> Iterator[_Candidate]:
     """Yield subsets of the shards: as named, or the first of them in their order, by name, and by time."""
     index = opened.index
     if known.shard_names:
-        numbers = {name: number for number, name in enumerate(index.shard_names)}
-        if numbers.keys() >= set(known.shard_names):
-            yield _Candidate([numbers[name] for name in known.shard_names], "the shards that another rank names")
+        number_of = {name: number for number, name in enumerate(index.shard_names)}
+        if number_of.keys() >= set(known.shard_names):
+            yield _Candidate([number_of[name] for name in known.shard_names], "the shards that another rank names")
         return
     orders: list[tuple[str, Callable[[Opened], list[int]]]] = [
         ("in their order", lambda opened: list(range(opened.index.num_shards))), ("by name", _by_name),
@@ -113,11 +114,13 @@ def _candidates(opened: Opened, known: Known) -> Iterator[_Candidate]:
         if not order or tuple(order) in seen:
             continue
         seen.add(tuple(order))
-        sizes = [known.num_shards] if known.num_shards else _sizes(index)
-        for size in (size for size in sizes if size < index.num_shards):
-            numbers = order[:size]
-            text = f"the first {size:,} of {counted(index.num_shards, 'shard')} {words}"
-            yield _Candidate(sorted(numbers) if words == "by time" else numbers, text)
+        for borders in [known.num_shards] if known.num_shards else [(size,) for size in _sizes(index)]:
+            if borders[-1] > index.num_shards:
+                continue
+            numbers = order[: borders[-1]]
+            if words == "by time":  # shards of a generation are in the order of their listing
+                numbers = [number for span in pairwise((0, *borders)) for number in sorted(order[slice(*span)])]
+            yield _Candidate(numbers, f"the first {borders[-1]:,} of {counted(index.num_shards, 'shard')} {words}")
 
 
 def _sizes(index: Index) -> list[int]:
@@ -175,6 +178,18 @@ def with_index(opened: Opened, index: Index, num_shards: int) -> Opened:
     stored = None if opened.stored is None else _stored_of(opened.index, opened.stored, range(num_shards))
     check = opened.check.of_part(index, paths)
     return replace(opened, index=index, paths=paths, check=check, index_path=None, stored=stored)
+
+
+def _with_generations(opened: Opened, num_shards: Sequence[int]) -> Opened:
+    """Return a recovered dataset whose index records how it has grown, for later states."""
+    index, earlier = opened.index, num_shards[:-1]
+    if not earlier:
+        return opened
+    first_samples = index.extent_first_sample[index.shard_first_extent]
+    lines = [
+        Generation(_fingerprint_of(index, range(size)), size, int(first_samples[size]))._asdict() for size in earlier
+    ]
+    return replace(opened, index=replace(index, metadata={**index.metadata, GENERATIONS: lines}))
 
 
 def _stored_of(index: Index, stored: Runs, numbers: Sequence[int]) -> Runs:

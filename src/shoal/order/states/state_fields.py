@@ -34,7 +34,8 @@ _TOKENIZERS = ByName(ListOf(_TEXT))
 _SEGMENTS = Text("[0-9]{1,18}-[0-9a-f]+", "a number of segments and their digest")
 _SEQUENCES = Whole(1 << 48)
 _GAPS = ListOf(Row({"epoch": _EPOCH, "start": _COUNT, "stop": _ORDINAL}))
-_SHARDS = Either((_COUNT, ByName(_COUNT)))
+_SIZES = Either((_COUNT, ListOf(_COUNT)))
+_SHARDS = Either((_SIZES, ByName(_SIZES)))
 _SNAPSHOT = Either((_TEXT, ByName(_TEXT)))
 _SPANS = ListOf(Row({"start": _COUNT, "stop": _ORDINAL}))
 
@@ -241,7 +242,7 @@ STATE = Kind(
             "seed": Field(_SEED, "seed of the order"),
             "order": Field(ORDER, "the order, and everything else that selects samples"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
-            "shards": Field(_SHARDS, "shards of the dataset; by source for a mixture", is_optional=True),
+            "shards": Field(_SHARDS, "shards after each growth; by source for a mixture", is_optional=True),
             "snapshot": Field(_SNAPSHOT, "snapshot of a table; by source for a mixture", is_optional=True),
             "next": Field(NEXT, "the dataset of later epochs, if it has grown", is_optional=True),
             "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
-from shoal.index.generations import TEXTS
+from shoal.index.index_generations import TEXTS
 from shoal.index.table import Index
 from shoal.indexing.checksums import record_checksums
 from shoal.indexing.opened_dataset import Opened

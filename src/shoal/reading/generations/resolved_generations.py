@@ -34,7 +34,7 @@ class ResolvedGenerations(ResolvedEpochs[ResolvedOrder]):
     """The ``running`` dataset before the epoch ``border``, and the ``coming`` dataset from there on.
 
     Each has its own resolved order: a window in bytes becomes other integers for a larger dataset. Properties without
-    an epoch are those of the coming dataset, which has the most samples; `in_epoch` gives the epochs of one dataset.
+    an epoch describe the coming dataset, which has the most samples; `in_epoch` gives the epochs of one dataset.
     """
 
     running: Generation
@@ -224,9 +224,7 @@ class ResolvedGenerations(ResolvedEpochs[ResolvedOrder]):
             return state
         coming = self.coming.resolved
         names = {name: index.fingerprint for name, index in self.coming.opened.indexes.items()}
-        return replace(
-            State.from_dict(state), following=NextDataset(self.border, names, coming.identity)
-        ).to_dict()
+        return replace(State.from_dict(state), following=NextDataset(self.border, names, coming.identity)).to_dict()
 
     def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:
         """Return the identity of the samples up to a position, for the growing order."""

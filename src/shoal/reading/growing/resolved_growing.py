@@ -67,7 +67,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
     @property
     def identity(self) -> Identity:
         """The number of listed shards."""
-        return Identity({"": len(self.growing.shard_bytes)})
+        return Identity({"": (len(self.growing.shard_bytes),)})
 
     @property
     def numbering(self) -> str:

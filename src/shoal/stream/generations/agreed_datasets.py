@@ -1,7 +1,7 @@
-"""Agreement of all ranks on the shards of the next epoch: the first rank that looks decides, the others take its shards.
+"""Agreement of all ranks on the shards of the next epoch: the first rank that looks decides.
 
-Ranks list a source at different moments, and may see different shards. No rank may go on with shards of its own: batches
-would have samples twice, and others never.
+Ranks list a source at different moments, and may see different shards. No rank may go on with shards of its own: some
+samples would come twice, and others never.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def decisions_of(world_size: int) -> SharedDecisions:
 
 def _known(words: Any) -> Known:
     fingerprint, num_shards, snapshot, names = words
-    return Known(fingerprint, num_shards, snapshot, tuple(names))
+    return Known(fingerprint, tuple(num_shards), snapshot, tuple(names))
 
 
 def _as_decided(opened: OpenedDataset, latest: OpenedDataset, decided: list[Known], look: Look) -> OpenedDataset:

@@ -44,7 +44,9 @@ def dataset_to_follow(
     if source is None:
         if not any(part.latest for part in opened.parts):
             msg = "extended() looks again at what shoal.open() opened, but this dataset was made otherwise"
-            raise UsageError(msg, hint="extended(SOURCE): a directory, a list of shards, an index, or an opened dataset")
+            raise UsageError(
+                msg, hint="extended(SOURCE): a directory, a list of shards, an index, or an opened dataset"
+            )
         parts = [_NextPart(part, is_due=True) for part in opened.parts]
     else:
         if not isinstance(source, Mapping):
@@ -58,7 +60,9 @@ def dataset_to_follow(
     following = opened.with_parts(tuple(part.opened for part in parts))
     _refuse_unlike(opened, following)
     which = tuple(part.is_due for part in parts)
-    return agreed(following, partial(looked_again, which=which), running.ranks, epoch=epoch) if any(which) else following
+    return (
+        agreed(following, partial(looked_again, which=which), running.ranks, epoch=epoch) if any(which) else following
+    )
 
 
 def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | None) -> _NextPart:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
+from typing import NamedTuple
+
+import numpy as np
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.indexing.opened_dataset import OpenedDataset
+from shoal.index.index_generations import as_growth_of
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.stream.dataset_spec import Coming, DatasetSpec
 from shoal.stream.generations.agreed_datasets import agreed
 
@@ -38,6 +43,35 @@ def looked_again(opened: OpenedDataset, *, which: tuple[bool, ...]) -> OpenedDat
     return opened.with_parts(parts)
 
 
+class ShardChange(NamedTuple):
+    """The growth of a dataset: shards that came, and shards that left, with their samples."""
+
+    num_new_shards: int
+    num_new_samples: int
+    num_left_shards: int
+    num_left_samples: int
+
+
+def change_of(before: OpenedDataset, after: OpenedDataset) -> ShardChange:
+    """Return the growth from one generation of a dataset to the next."""
+    new = left = new_samples = left_samples = 0
+    for old, part in zip(before.parts, after.parts, strict=True):
+        if old is not part:
+            number, samples = _only_in(part, old)
+            new, new_samples = new + number, new_samples + samples
+            number, samples = _only_in(old, part)
+            left, left_samples = left + number, left_samples + samples
+    return ShardChange(new, new_samples, left, left_samples)
+
+
+def _only_in(one: Opened, other: Opened) -> tuple[int, int]:
+    """Return the number of shards, and of their samples, that only the first of two datasets has."""
+    names = set(other.index.shard_names)
+    numbers = [number for number, name in enumerate(one.index.shard_names) if name not in names]
+    first_samples = one.index.extent_first_sample[one.index.shard_first_extent]
+    return len(numbers), int(np.diff(first_samples)[numbers].sum())
+
+
 def extended_spec(spec: DatasetSpec, opened: OpenedDataset, epoch: int) -> DatasetSpec:
     """Return the description of a dataset that reads another dataset from an epoch on.
 
@@ -49,8 +83,15 @@ def extended_spec(spec: DatasetSpec, opened: OpenedDataset, epoch: int) -> Datas
     running = spec.in_epoch(epoch)
     if running.opened.index.fingerprint == opened.index.fingerprint:
         return running
+    opened = opened.with_parts(tuple(starmap(_recorded, zip(opened.parts, running.opened.parts, strict=True))))
     running.moved(opened)  # raises an error for a choice that cannot be repeated here, not when the epoch begins
     return replace(running, coming=Coming(epoch, opened))
+
+
+def _recorded(part: Opened, before: Opened) -> Opened:
+    """Return a part whose index records that it has grown, so that states tell how."""
+    index = as_growth_of(part.index, before.index)
+    return part if index is part.index else replace(part, index=index)
 
 
 def _sizes(opened: OpenedDataset) -> str:

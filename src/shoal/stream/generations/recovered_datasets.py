@@ -20,7 +20,8 @@ def recovered_part(opened: Opened, known: Known) -> Recovered:
     if recovered is not None and recovered.opened.index.fingerprint == known.fingerprint:
         return recovered
     msg = f"the state belongs to dataset {known.fingerprint}; this dataset is {opened.index.fingerprint}. "
-    msg += f"{counted(known.num_shards, 'shard')} of the state were not found among " if known.num_shards else "Not in "
+    num_shards = known.num_shards[-1] if known.num_shards else 0
+    msg += f"The state's {counted(num_shards, 'shard')} were not found among " if num_shards else "Not found among "
     msg += f"{counted(opened.index.num_shards, 'shard')}; tried: {past.tried(opened, known)}"
     hint = "the shards, their order or contents changed since the state was saved, or their cut into samples: the "
     hint += "length of windows, as in format=Tokens(length), is part of the dataset. Name the shards of the saved run, "

@@ -40,6 +40,13 @@ def spec_as_saved(spec: DatasetSpec, saved: State) -> DatasetSpec:
     return replace(result, coming=Coming(saved.epoch + (saved.position > 0), newest))
 
 
+def opened_as_saved(opened: Opened, saved: State) -> Opened:
+    """Return the dataset that a state knew, for reports about its run; `StateError` if it cannot be recovered."""
+    identity = saved.identity
+    known = Known(saved.index, identity.shards.get("", ()), identity.snapshots.get("", ""))
+    return recovered_part(opened, known).opened
+
+
 def _moved(spec: DatasetSpec, opened: OpenedDataset, words: str) -> DatasetSpec:
     try:
         moved = spec.moved(opened)
@@ -76,7 +83,7 @@ def _as_known(
         if fingerprint == index.fingerprint:
             parts.append(own)
             continue
-        known = Known(fingerprint, identity.shards.get(name, 0), identity.snapshots.get(name, ""))
+        known = Known(fingerprint, identity.shards.get(name, ()), identity.snapshots.get(name, ""))
         part, text = recovered_part(latest, known)
         parts.append(part)
         if text:

@@ -35,7 +35,14 @@ from shoal.reading.mixture.mix_request import (
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
-from shoal.stream.mixing.source_parts import checked_sources, follows_of, rows_of, source_request, warn_of_twins, with_sources
+from shoal.stream.mixing.source_parts import (
+    checked_sources,
+    follows_of,
+    rows_of,
+    source_request,
+    warn_of_twins,
+    with_sources,
+)
 
 _log = logging.getLogger("shoal")
 
@@ -150,9 +157,7 @@ def mix(
     return MixedDataset(replace(mixed, request=request))
 
 
-def _mixed_again(
-    specs: Mapping[str, DatasetSpec], arguments: Mapping[str, Any], opened: OpenedDataset
-) -> DatasetSpec:
+def _mixed_again(specs: Mapping[str, DatasetSpec], arguments: Mapping[str, Any], opened: OpenedDataset) -> DatasetSpec:
     """Return the same mixture of sources that have grown."""
     parts = iter(opened.parts)
     sources = {}

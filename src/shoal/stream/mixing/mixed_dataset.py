@@ -21,7 +21,14 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mean_lengths import positions_of_tokens
-from shoal.stream.mixing.source_parts import checked_sources, follows_of, rows_of, source_request, warn_of_twins, with_sources
+from shoal.stream.mixing.source_parts import (
+    checked_sources,
+    follows_of,
+    rows_of,
+    source_request,
+    warn_of_twins,
+    with_sources,
+)
 from shoal.stream.verbs.dataset_requests import count_of
 
 _FAR = 1 << 17  # positions further apart are looked up separately
@@ -183,8 +190,8 @@ class MixedDataset(Dataset):
         if not spec.rows.needs_index:  # positions count documents
             change = partial(request.reweighted, at + begin)
         if add is None:
-            again = partial(_reweighted, epoch=epoch, at=at, weights=weights, ramp=ramp)
-            return MixedDataset(replace(spec, request=change(weights, ramp), choices=spec.choices.plus(again)))
+            repeat = partial(_reweighted, epoch=epoch, at=at, weights=weights, ramp=ramp)
+            return MixedDataset(replace(spec, request=change(weights, ramp), choices=spec.choices.plus(repeat)))
         added = checked_sources(add)
         if again := [name for name in added if name in request.names]:
             msg = f"the mixture has a source {again[0]!r} already"
@@ -198,7 +205,7 @@ class MixedDataset(Dataset):
         rows = rows_of([spec, *added.values()])
         follows = follows_of([spec, *added.values()])
         choices = spec.choices.plus(_refuse_added)
-        parts = {"source": opened, "request": changed, "stages": stages, "rows": rows}
+        parts: dict[str, Any] = {"source": opened, "request": changed, "stages": stages, "rows": rows}
         return MixedDataset(replace(spec, **parts, follows=follows, choices=choices))
 
     def _positions(self, at: int, ramp: int, *, in_steps: bool) -> tuple[int, int]:

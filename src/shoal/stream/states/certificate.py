@@ -167,7 +167,9 @@ def _of_run(certificate: Certificate, resolved: Resolved, epoch: int) -> Resolve
     if not index or index == certificate.index:
         return own.resumed(certificate.at(0), NO_GAPS).with_deals((), certificate.gaps)
     if own.fingerprint != index:
-        msg = f"epoch {epoch} read the dataset {index}, but here it reads {own.fingerprint}: the dataset has grown since"
+        msg = (
+            f"epoch {epoch} read the dataset {index}, but here it reads {own.fingerprint}: the dataset has grown since"
+        )
         raise StateError(msg, hint="check the certificate at the end of each epoch, or with the dataset of that epoch")
     return own.with_deals((), certificate.gaps)
 

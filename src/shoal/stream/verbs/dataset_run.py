@@ -109,7 +109,7 @@ class DatasetRun:
         >>> ds = ds.shuffle(seed=0).batch(8)
         >>> batch = next(iter(ds))
         >>> ds.state_dict()
-        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'shards': 4, 'check': '...'}
+        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'shards': 4, 'check': ...}
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
@@ -254,5 +254,6 @@ class DatasetRun:
         >>> stats["num_samples"], stats["num_batches"], stats["num_skipped"], stats["num_retries"]
         (200, 4, 0, 0)
         """
-        counters = self.stream.counters
-        return RunStats(counters.as_dict()) | cache_counts(self.stream.spec.source.caches, counters.of_workers)
+        counters, spec = self.stream.counters, self.stream.spec
+        counts = RunStats(counters.as_dict()) | cache_counts(spec.source.caches, counters.of_workers)
+        return counts | self.stream.growth_stats()

@@ -43,7 +43,7 @@ class GrowthVerbs:
             What `shoal.open` opened, listed again (the default); another directory, glob or list; an index made by
             ``shoal index --append``; or an opened dataset, taken as it is.
         storage_options
-            Options of the store of ``source``; by default those of `shoal.open`.
+            Options of the store of ``source``; default: the options of `shoal.open`.
 
         Raises
         ------

@@ -57,7 +57,9 @@ class OrderQuestions:
         >>> print(ds.shuffle(seed=0, window="100KiB").resolved)
         shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=0, chunk=51200)
         """
-        return cast("ResolvedOrder", self.stream.resolved.in_epoch(self.stream.cursor.epoch))  # a `MixedDataset` has a `ResolvedMixture`
+        return cast(
+            "ResolvedOrder", self.stream.resolved.in_epoch(self.stream.cursor.epoch)
+        )  # a `MixedDataset` has a `ResolvedMixture`
 
     @property
     def repeats(self) -> Repeats | None:

@@ -7,7 +7,7 @@ ids of a generation stay in all later ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.index.assembly import first_shards, joined, subset
+from shoal.index.assembly import GENERATIONS, first_shards, joined, subset
 from shoal.index.table import Index
-
-GENERATIONS = "generations"
-"""Key in the metadata of an index."""
 
 TEXTS = "texts"
 """Key in the metadata of an index: the sorted texts behind the numbers of each column of texts."""
@@ -62,6 +59,16 @@ def first_generation(index: Index, num_shards: int) -> Index:
     return first_shards(index, num_shards, metadata=_metadata_of_first(index, num_shards))
 
 
+def as_growth_of(index: Index, earlier: Index) -> Index:
+    """Return an index that records the generations of an earlier index, if it begins with the same shards."""
+    is_longer = earlier.num_shards < index.num_shards and GENERATIONS not in index.metadata
+    if not is_longer or first_shards(index, earlier.num_shards, metadata={}).fingerprint != earlier.fingerprint:
+        return index
+    own = Generation(index.fingerprint, index.num_shards, index.num_samples)
+    lines = [line._asdict() for line in (*generations_of(earlier), own)]
+    return replace(index, metadata={**index.metadata, GENERATIONS: lines})
+
+
 def _metadata_of_first(index: Index, num_shards: int) -> dict[str, Any]:
     metadata = dict(index.metadata)
     lines = [line._asdict() for line in _lines(metadata.pop(GENERATIONS, None)) if line.num_shards <= num_shards]
@@ -96,15 +103,10 @@ def appended(index: Index, new: Index | None, *, without: Sequence[int] = (), cr
     return replace(result, metadata={**metadata, GENERATIONS: [line._asdict() for line in lines]})
 
 
-@dataclass(frozen=True, slots=True)
-class _Renumbering:
-    """New numbers of the texts of a column."""
-
-    numbers: NDArray[np.int32]
-
-    def of(self, column: NDArray[Any]) -> NDArray[Any]:
-        is_same = bool((self.numbers == np.arange(len(self.numbers))).all())
-        return column if is_same or not len(column) else self.numbers[column].astype(column.dtype)
+def _renumbered(column: NDArray[Any], numbers: NDArray[np.int32]) -> NDArray[Any]:
+    """Return a column whose texts have new numbers."""
+    is_same = bool((numbers == np.arange(len(numbers))).all())
+    return column if is_same or not len(column) else numbers[column].astype(column.dtype)
 
 
 def _with_common_texts(parts: list[Index]) -> tuple[dict[str, list[str]], list[Index]]:
@@ -114,13 +116,13 @@ def _with_common_texts(parts: list[Index]) -> tuple[dict[str, list[str]], list[I
     renumbered = []
     for part, own in zip(parts, known, strict=True):
         columns = dict(part.columns)
-        for name in texts:
+        for name, words in texts.items():
             if name not in columns:
                 continue
             if name not in own:
                 msg = f"the column {name!r} holds texts in one index, and numbers in the other"
                 raise UsageError(msg, hint="all shards need the same columns")
-            places = {text: number for number, text in enumerate(texts[name])}
-            columns[name] = _Renumbering(np.array([places[text] for text in own[name]], np.int32)).of(columns[name])
+            places = {text: number for number, text in enumerate(words)}
+            columns[name] = _renumbered(columns[name], np.array([places[text] for text in own[name]], np.int32))
         renumbered.append(replace(part, columns=columns))
     return texts, renumbered
