@@ -82,9 +82,9 @@ def commit_deletes(table: Any, *files: Any) -> None:
             spec = self._transaction.table_metadata.spec()
             with DeleteManifest(spec, self.schema(), written, self._snapshot_id, self._compression) as writer:
                 for file in files:
-                    added = {"status": ManifestEntryStatus.ADDED, "snapshot_id": self._snapshot_id}
-                    terms = {"sequence_number": None, "file_sequence_number": None, "data_file": file}
-                    writer.add_entry(ManifestEntry.from_args(**added, **terms))
+                    terms: dict[str, Any] = {"sequence_number": None, "file_sequence_number": None, "data_file": file}
+                    terms |= {"status": ManifestEntryStatus.ADDED, "snapshot_id": self._snapshot_id}
+                    writer.add_entry(ManifestEntry.from_args(**terms))
             return [writer.to_manifest_file(), *self._existing_manifests()]
 
         def _summary(self, snapshot_properties: Any = None) -> Any:  # noqa: ARG002

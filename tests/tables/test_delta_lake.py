@@ -92,25 +92,27 @@ def test_columns_are_read_alone(history: str) -> None:
 
 
 def test_a_version_or_a_time_without_a_table_is_refused(history: str, tmp_path: Path) -> None:
-    for arguments, match in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"version": 99}, "cannot read this version"),
         ({"version": "main"}, "versions of Delta Lake are numbers"),
         ({"timestamp": "2001-01-01"}, "no version at 2001-01-01"),
         ({"split": "train"}, "no splits"),
         ({"format": "parquet"}, "format= was given"),
-    ):
+    ]
+    for arguments, match in refused:
         with pytest.raises(SourceError, match=match):
-            shoal.open(history, **arguments)  # type: ignore[arg-type]
-    for arguments, match in (
+            shoal.open(history, **arguments)
+    malformed: list[tuple[dict[str, Any], str]] = [
         ({"timestamp": "yesterday"}, "ISO 8601"),
         ({"timestamp": "2026-01-01", "version": 1}, "both given"),
         ({"predicate": [("nothing", "=", 1)]}, "nothing"),
         ({"predicate": [("id", "~", 1)]}, "operator '~'"),
         ({"predicate": [("id", "=", None)]}, "compares 'id' with None"),
         ({"predicate": "id = 1"}, "predicate= is"),
-    ):
+    ]
+    for arguments, match in malformed:
         with pytest.raises(UsageError, match=match):
-            shoal.open(history, **arguments)  # type: ignore[arg-type]
+            shoal.open(history, **arguments)
     with pytest.raises(SourceError, match="nowhere"):
         shoal.open(f"delta://{tmp_path}/nowhere")
 

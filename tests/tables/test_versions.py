@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,63 @@ def test_versions_with_the_same_files_are_different_datasets(tmp_path: Path) -> 
     certificates = [shoal.open(table.root, version=version).shuffle(seed=0) for version in (0, 1)]
     names = {ds.certificate()["index"] for ds in certificates if list(ds)}
     assert len(names) == 2
+
+
+def test_choices_by_columns_of_the_index_go_on_with_the_version(root: str) -> None:
+    def chosen() -> shoal.Dataset:
+        return shoal.open(root, index_columns=["n"]).select(n=range(12)).shuffle(seed=4).batch(3)
+
+    ds = chosen()
+    iterator = iter(ds)
+    next(iterator)
+    state, rest = iterator.state_dict(), [batch["n"].tolist() for batch in iterator]
+    deltalake.DeltaTable(root).delete("n < 6")
+    later = chosen()
+    later.load_state_dict(state)
+    assert batches(later) == rest
+
+
+def test_the_version_is_in_the_index_the_state_and_the_certificate(root: str) -> None:
+    ds = shoal.open(root).shuffle(seed=4).batch(3)
+    list(ds)
+    certificate = ds.certificate()
+    assert certificate["snapshot"] == ds.state_dict()["snapshot"] == '{"delta": 0}'
+    assert ds.stream.spec.opened.one("this test").index.metadata["snapshot"] == {"delta": 0}
+    assert "epoch 0: all of 24 samples" in ds.check_certificate(certificate)
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    with pytest.raises(StateError):
+        shoal.open(root).shuffle(seed=4).batch(3).check_certificate(certificate)
+    with pytest.raises(StateError):
+        again = shoal.open(root).shuffle(seed=4).batch(3)
+        list(again)
+        shoal.merge_certificates([certificate, again.certificate()])
+
+
+def test_a_mixture_goes_on_with_the_versions_of_its_tables(root: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    deltalake.write_deltalake(other, numbers(100, 110))
+
+    def mixed() -> shoal.Dataset:
+        sources = {"a": shoal.open(root), "b": shoal.open(other)}
+        return shoal.mix(sources, weights={"a": 2, "b": 1}, epoch_size=30).shuffle(seed=1).batch(5)
+
+    ds = mixed()
+    iterator = iter(ds)
+    next(iterator)
+    state, rest = iterator.state_dict(), [batch["n"].tolist() for batch in iterator]
+    assert state["snapshot"] == {"a": '{"delta": 0}', "b": '{"delta": 0}'}
+    deltalake.DeltaTable(other).delete("n = 105")
+    later = mixed()
+    later.load_state_dict(state)
+    assert batches(later) == rest
+
+
+def test_a_worker_gets_a_version_and_no_connection(root: str) -> None:
+    ds = shoal.open(root).shuffle(seed=1).batch(4)
+    opened = pickle.loads(pickle.dumps(ds.stream.spec)).opened.one("this test")
+    assert opened.latest.look_again(opened) is opened
+    deltalake.write_deltalake(root, numbers(24, 30), mode="append")
+    assert opened.latest.look_again(opened).index.num_samples == 30
 
 
 def test_a_followed_table_changes_between_epochs_alone(root: str) -> None:

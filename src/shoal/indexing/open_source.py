@@ -128,13 +128,14 @@ def find_source(
     progress: Progress | None = None,
     job_rank: JobRank | None = None,
     wanted: WantedVersion = CURRENT,
+    add_columns: Callable[[Opened, Index], Index] | None = None,
 ) -> Opened | Unindexed:
     """Find the shards of ``source``, and their index if there is one; arguments and errors as in `open_source`.
 
-    ``wanted`` chooses a version of a table.
+    ``wanted`` chooses a version of a table; ``add_columns`` reads the columns of an index for another version.
     """
     directory = cache_directory(cache_dir)
-    finding = _Finding(storage_options, format, directory, progress, job_rank)
+    finding = _Finding(storage_options, format, directory, progress, job_rank, add_columns)
     table = named_table(source)
     if table is None:
         source = in_store(source, storage_options)
@@ -190,6 +191,7 @@ class _Finding:
     cache_dir: str
     progress: Progress | None
     job_rank: JobRank | None
+    add_columns: Callable[[Opened, Index], Index] | None = None
 
     def opening(self, source: Source, store: Store, format: str | Format | None) -> _Opening:  # noqa: A002
         return _Opening(source, store, format, self.cache_dir, local_size_of(self.job_rank))
@@ -233,7 +235,7 @@ class _Finding:
         snapshot = kind.snapshot(TableRequest(root, wanted, split, dict(self.storage_options or {})))
         source = snapshot.source
         reopen = partial(open_table, replace(self, progress=None, job_rank=None), kind, root, split)
-        versions = TableVersions(reopen, wanted)
+        versions = TableVersions(reopen, wanted, self.add_columns)
         if not source.paths:
             msg = f"{source.typed}: its version {version_text(snapshot.version)} has no files to read"
             raise SourceError(msg, hint="open another version=, or a predicate= that some files match")

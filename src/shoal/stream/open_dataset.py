@@ -139,8 +139,9 @@ def _open_shards(
         msg = 'open(follow=True) looks for new shards between epochs, but index="grow" begins before all are indexed'
         raise UsageError(msg, hint='index="wait" indexes all shards first; or leave out follow=')
     shards = find_source(
-        source, publish_index=publish_index, job_rank=job_rank(), index=None if beginning else index, **arguments
-    )
+        source, publish_index=publish_index, job_rank=job_rank(), index=None if beginning else index,
+        add_columns=columns_as_in, **arguments,
+    )  # fmt: skip
     grows = not follow and begins_early(shards, beginning)
     if grows and shards.can_grow and not index_columns:
         kept = chunk_cache_of(cache, dataset=shards.identity)

@@ -7,13 +7,14 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, StringType
 
 from tests.compat.tables.random_rows import SCHEMA, rows
 from tests.tables.handmade_iceberg import catalog_in, commit_deletes, deletion_vectors, position_deletes
 
-_TRANSFORMS = (
+_TRANSFORMS: tuple[tuple[str, Any], ...] = (
     ("day", IdentityTransform()), ("when", DayTransform()), ("id", BucketTransform(3)), ("text", TruncateTransform(1)),
     ("flag", IdentityTransform()), ("small", IdentityTransform()),
 )  # fmt: skip
@@ -60,8 +61,6 @@ def _append(table: Any, random: Random, last: int) -> int:
     data = rows(random, last, [field.name for field in first.fields if field.field_id in known])
     names = [known[field.field_id].name for field in first.fields if field.field_id in known]
     kept = [name for name in names if name == _name_of(table, 1) or random.random() < 0.9]
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
     data = data.rename_columns(names).select(kept)
     nested = [field.name for field in data.schema if pa.types.is_nested(field.type)]
     data = data.drop_columns(nested) if len(table.schemas()) > 1 else data

@@ -37,6 +37,8 @@ class Certificate:
         The part of each epoch that was delivered.
     gaps
         Positions that the run left out: in the ranges of ``epochs``, but not in the sums.
+    snapshot
+        As in a state: the version of a table, by source for a mixture; None for shards that are no table.
     """
 
     index: str
@@ -45,6 +47,7 @@ class Certificate:
     checksums: str
     epochs: Mapping[int, DeliveredPart]
     gaps: Gaps = NO_GAPS
+    snapshot: Any = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types: 200 bytes, and 80 bytes per epoch."""
@@ -56,6 +59,7 @@ class Certificate:
             "checksums": self.checksums,
             "epochs": {str(epoch): part.to_dict() for epoch, part in sorted(self.epochs.items())},
         }
+        terms |= {"snapshot": self.snapshot} if self.snapshot else {}
         return terms | ({"without": [list(span) for span in self.gaps.ranges]} if self.gaps else {})
 
     @staticmethod
@@ -69,7 +73,7 @@ class Certificate:
             for epoch, part in fields["epochs"].items()
         }
         terms = {name: fields[name] for name in ("index", "seed", "order", "checksums")}
-        return Certificate(**terms, epochs=epochs, gaps=gaps_in(CERTIFICATE, fields))
+        return Certificate(**terms, epochs=epochs, gaps=gaps_in(CERTIFICATE, fields), snapshot=fields.get("snapshot"))
 
     def at(self, epoch: int) -> State:
         """Return the state of the certified stream at the start of an epoch."""

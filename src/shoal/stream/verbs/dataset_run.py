@@ -208,7 +208,8 @@ class DatasetRun:
         # All pieces have checksums if the first piece has checksums: there is no need to wait for later pieces.
         first = stream.resolved.first(stream.spec.source, max(parts, default=stream.cursor.epoch))
         kind, seed = hashes_of(first.resolved).kind, resolved.seed
-        return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
+        terms = (resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps)
+        return Certificate(*terms, resolved.identity.to_dict()["snapshot"]).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> str:
         """Verify, from the index alone, that exactly the due samples have been delivered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shoal.errors import SourceError
+from shoal.errors import SourceError, UsageError
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.urls import without_secrets
 from shoal.tables.iceberg.current_metadata import iceberg_table
