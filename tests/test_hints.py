@@ -29,7 +29,7 @@ def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
 
 
 def test_all_brings_every_extra_but_engines_and_frameworks() -> None:
-    """They have hundreds of MB; torch must fit the machine, a cluster has its own release of pyspark and ray, and hudi reads few tables."""
+    """They have hundreds of MB; torch must fit the machine, and a cluster has its own release of pyspark and ray."""
     (every,) = extras()["all"]
     assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'hudi', 'spark', 'ray'})}]"
 

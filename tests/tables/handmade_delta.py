@@ -1,4 +1,4 @@
-"""Tables of Delta Lake written by hand, after the protocol: deltalake writes no deletion vectors and renames no column."""
+"""Tables of Delta Lake written by hand, after the protocol: deltalake writes no deletion vectors, renames no column."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def commit_deletes(table: Any, *files: Any) -> None:
                     writer.add_entry(ManifestEntry.from_args(**terms))
             return [writer.to_manifest_file(), *self._existing_manifests()]
 
-        def _summary(self, snapshot_properties: Any = None) -> Any:  # noqa: ARG002
+        def _summary(self, snapshot_properties: Any = None) -> Any:
             return Summary(Operation.DELETE)
 
     with table.transaction() as transaction:

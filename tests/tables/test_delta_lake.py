@@ -13,13 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-import shoal
-from shoal.errors import SourceError, StorageError, UsageError
 from tests.tables.compared_rows import assert_same_rows, plain, texts_of
 from tests.tables.handmade_delta import HandmadeDelta, field, struct_of
 
+import shoal
+from shoal.errors import SourceError, StorageError, UsageError
+
 deltalake = pytest.importorskip("deltalake")
+
+LOCAL = datetime(2026, 1, 1, 1, 2, 3, tzinfo=UTC).replace(tzinfo=None)
 
 
 def rows(first: int, stop: int) -> pa.Table:
@@ -34,7 +36,7 @@ def rows(first: int, stop: int) -> pa.Table:
             "when": pa.array(
                 [datetime(2026, 1, 1, 1, 2, 3, number, UTC) for number in numbers], pa.timestamp("us", "UTC")
             ),
-            "local": pa.array([datetime(2026, 1, 1, 1, 2, 3, number) for number in numbers], pa.timestamp("us")),
+            "local": pa.array([LOCAL.replace(microsecond=number) for number in numbers], pa.timestamp("us")),
             "blob": pa.array([bytes([number % 256, 255]) for number in numbers]),
             "list": pa.array([[number, None] if number % 2 else None for number in numbers], pa.list_(pa.int64())),
             "nested": pa.array(

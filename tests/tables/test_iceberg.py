@@ -13,9 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-import shoal
-from shoal.errors import SourceError, UsageError
 from tests.tables.compared_rows import assert_same_rows, plain, texts_of
 from tests.tables.handmade_iceberg import (
     catalog_in,
@@ -25,12 +22,16 @@ from tests.tables.handmade_iceberg import (
     position_deletes,
 )
 
+import shoal
+from shoal.errors import SourceError, UsageError
+
 pytest.importorskip("pyiceberg")
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 # pyiceberg 0.12 turns a missing map into an empty map where columns have changed.
 MAPS = ("map",)
+WHEN = datetime(2026, 1, 1, 1, 2, 3, tzinfo=UTC)
 
 
 def rows(first: int, stop: int) -> pa.Table:
@@ -42,7 +43,7 @@ def rows(first: int, stop: int) -> pa.Table:
             "text": pa.array([f"text {number}" if number % 3 else None for number in numbers], pa.string()),
             "score": pa.array([number / 3 for number in numbers], pa.float32()),
             "price": pa.array([Decimal(number) / 4 for number in numbers], pa.decimal128(9, 2)),
-            "when": pa.array([datetime(2026, 1, 1, 1, 2, 3, number, UTC) for number in numbers], pa.timestamp("us", "UTC")),
+            "when": pa.array([WHEN.replace(microsecond=number) for number in numbers], pa.timestamp("us", "UTC")),
             "at": pa.array([time(1, 2, 3, number // 10) for number in numbers], pa.time64("us")),
             "fixed": pa.array([bytes([number % 256] * 4) for number in numbers], pa.binary(4)),
             "list": pa.array([[number, None] if number % 2 else None for number in numbers], pa.list_(pa.int32())),

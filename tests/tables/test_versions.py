@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.storage.servers import moto, s3_client, s3_options
+from tests.tables.handmade_delta import HandmadeDelta, field
 
 import shoal
 from shoal.errors import StateError
-from tests.storage.servers import moto, s3_client, s3_options
-from tests.tables.handmade_delta import HandmadeDelta, field
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -35,6 +35,10 @@ def batches(ds: shoal.Dataset) -> list[list[int]]:
     return [batch["n"].tolist() for batch in ds]
 
 
+def numbers_of(ds: shoal.Dataset) -> list[int]:
+    return [number for batch in batches(ds) for number in batch]
+
+
 def test_a_resumed_run_goes_on_with_the_version_of_its_state(root: str, caplog: pytest.LogCaptureFixture) -> None:
     ds = shoal.open(root).shuffle(seed=1).batch(4)
     iterator = iter(ds)
@@ -46,12 +50,12 @@ def test_a_resumed_run_goes_on_with_the_version_of_its_state(root: str, caplog: 
     deltalake.write_deltalake(root, numbers(100, 120), mode="append")
     deltalake.DeltaTable(root).delete("n < 12")
     later = shoal.open(root).shuffle(seed=1).batch(4)
-    assert 100 in sum(batches(later), [])
+    assert 100 in numbers_of(later)
     later = shoal.open(root).shuffle(seed=1).batch(4)
     later.load_state_dict(state)
     assert batches(later) == rest
     assert "version delta 0 of the table, which is delta 2 as opened" in caplog.text
-    assert sorted(sum(batches(later), [])) == list(range(24))  # and the next epoch too
+    assert sorted(numbers_of(later)) == list(range(24))  # and the next epoch too
 
 
 def test_a_state_of_a_lost_version_is_refused_with_both_versions(root: str) -> None:
@@ -75,11 +79,11 @@ def test_versions_with_the_same_files_are_different_datasets(tmp_path: Path) -> 
     table.commit(table.remove("a.parquet", first), table.add("a.parquet", 20, vector=second))
     opened = [shoal.open(table.root, version=version).shuffle(seed=0).batch(5) for version in range(4)]
     for version, ds in enumerate(opened):
-        assert sorted(sum(batches(ds), [])) == [n for n in range(20) if n != {2: 3, 3: 5}.get(version)]
+        assert sorted(numbers_of(ds)) == [n for n in range(20) if n != {2: 3, 3: 5}.get(version)]
     states = [ds.state_dict() for ds in opened]
     assert len({state["index"] for state in states}) == 4
     opened[3].load_state_dict(states[2])
-    assert 5 in sum(batches(opened[3]), [])
+    assert 5 in numbers_of(opened[3])
     certificates = [shoal.open(table.root, version=version).shuffle(seed=0) for version in (0, 1)]
     names = {ds.certificate()["index"] for ds in certificates if list(ds)}
     assert len(names) == 2
@@ -147,11 +151,11 @@ def test_a_followed_table_changes_between_epochs_alone(root: str) -> None:
     iterator = iter(ds)
     first = next(iterator)["n"].tolist()
     deltalake.write_deltalake(root, numbers(24, 30), mode="append")
-    first += sum((batch["n"].tolist() for batch in iterator), [])
+    first += [number for batch in iterator for number in batch["n"].tolist()]
     assert sorted(first) == list(range(24))
-    assert sorted(sum(batches(ds), [])) == list(range(30))
+    assert sorted(numbers_of(ds)) == list(range(30))
     fixed = shoal.open(root, version=0, follow=True).shuffle(seed=2).batch(4)
-    assert len(sum(batches(fixed), [])) == len(sum(batches(fixed), [])) == 24
+    assert len(numbers_of(fixed)) == len(numbers_of(fixed)) == 24
 
 
 def test_files_keep_their_places_when_others_are_appended(root: str) -> None:
@@ -207,5 +211,5 @@ def test_iceberg_in_an_object_store_is_read_by_the_store(endpoint: str, tmp_path
     table.append(numbers(8, 10))
     later = shoal.open("iceberg://c/ns.t", storage_options=by_catalog).shuffle(seed=1).batch(3)
     later.load_state_dict(state)
-    assert len(sum(batches(later), [])) == 5
-    assert sorted(sum(batches(later), [])) == list(range(8))
+    assert len(numbers_of(later)) == 5
+    assert sorted(numbers_of(later)) == list(range(8))

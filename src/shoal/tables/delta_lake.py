@@ -16,6 +16,8 @@ from shoal.formats.tables.arrow_types import arrow_library
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.urls import redacted, without_secrets
 from shoal.tables.client_options import library_options
+from shoal.tables.table_columns import Stored, columns_of, constant_text
+from shoal.tables.table_parquet import CONSTANTS, TableParquet
 from shoal.tables.table_requests import (
     needs,
     path_below,
@@ -28,8 +30,6 @@ from shoal.tables.table_requests import (
     source_of_nothing,
     time_of,
 )
-from shoal.tables.table_columns import Stored, columns_of, constant_text
-from shoal.tables.table_parquet import CONSTANTS, TableParquet
 
 _ID, _NAME = b"delta.columnMapping.id", b"delta.columnMapping.physicalName"
 # Features of readers that change nothing about the rows of files, or that this module and `TableParquet` apply.

@@ -30,8 +30,8 @@ from shoal.tables.table_requests import (
 
 _INSTANT = re.compile(r"\d{14}(\d{3})?")
 _COMPACT = (
-    "compact the table: CALL run_compaction(op => 'run', table => 'name') in Spark; or open an earlier version= without "
-    "log files"
+    "compact the table: CALL run_compaction(op => 'run', table => 'name') in Spark; or open an earlier version= "
+    "without log files"
 )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-
 from tests.compat.tables.random_rows import SCHEMA, rows
 from tests.tables.handmade_delta import HandmadeDelta, field, struct_of
 

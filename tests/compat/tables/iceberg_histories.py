@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, StringType
-
 from tests.compat.tables.random_rows import SCHEMA, rows
 from tests.tables.handmade_iceberg import catalog_in, commit_deletes, deletion_vectors, position_deletes
 

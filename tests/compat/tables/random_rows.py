@@ -13,8 +13,9 @@ import pyarrow as pa
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
     [
-        ("id", pa.int64()), ("small", pa.int32()), ("text", pa.string()), ("score", pa.float32()), ("wide", pa.float64()),
-        ("flag", pa.bool_()), ("price", pa.decimal128(12, 2)), ("when", pa.timestamp("us", "UTC")),
+        ("id", pa.int64()), ("small", pa.int32()), ("text", pa.string()), ("score", pa.float32()),
+        ("wide", pa.float64()), ("flag", pa.bool_()), ("price", pa.decimal128(12, 2)),
+        ("when", pa.timestamp("us", "UTC")),
         ("local", pa.timestamp("us")), ("day", pa.date32()), ("blob", pa.binary()), ("list", pa.list_(pa.int32())),
         ("nested", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.struct([("z", pa.string()), ("w", pa.int64())])))])),
         ("map", pa.map_(pa.string(), pa.struct([("v", pa.int32())]))),

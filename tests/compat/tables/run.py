@@ -20,12 +20,12 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-
-import shoal
-from shoal.errors import SourceError
 from tests.compat.tables import delta_histories, iceberg_histories
 from tests.compat.tables.random_rows import condition, holds
 from tests.tables.compared_rows import plain, texts_of
+
+import shoal
+from shoal.errors import SourceError
 
 _MOST_SHOWN = 5
 

@@ -12,6 +12,8 @@ from shoal.tables.iceberg.current_metadata import iceberg_table
 from shoal.tables.iceberg.row_deletes import deleted_rows, refuse_equality_deletes
 from shoal.tables.iceberg.row_filters import row_filter
 from shoal.tables.iceberg.table_schema import iceberg_columns, internal_scalar
+from shoal.tables.table_columns import constant_text
+from shoal.tables.table_parquet import ABSENT, TableParquet
 from shoal.tables.table_requests import (
     path_below,
     refuse_split,
@@ -21,8 +23,6 @@ from shoal.tables.table_requests import (
     source_of_nothing,
     time_of,
 )
-from shoal.tables.table_columns import constant_text
-from shoal.tables.table_parquet import ABSENT, TableParquet
 
 _NO_SNAPSHOT = 0
 _REMEDY = "pyiceberg's table.refs() and table.snapshots() list them; expired snapshots are lost"

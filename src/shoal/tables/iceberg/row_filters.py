@@ -14,7 +14,8 @@ from shoal.tables.table_requests import Condition, predicate_of
 def row_filter(request: TableRequest, schema: Any, current: Any) -> Any:
     """Return the predicate of a request as an expression of pyiceberg; raises `UsageError` if it is malformed.
 
-    The predicate has the names of ``schema``, the schema of the version; a scan compares names of the ``current`` schema.
+    The predicate has the names of ``schema``, the schema of the version; a scan compares names of the ``current``
+    schema.
     """
     from pyiceberg.expressions import AlwaysTrue, And, Or  # noqa: PLC0415  # optional
 
