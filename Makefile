@@ -102,6 +102,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py
+	$(BIN)/python -m tests.compat.tables.run
 	$(BIN)/python tests/compat/sequences/run.py
 	$(BIN)/python -m tests.compat.sequences.chats
 	$(BIN)/python -m tests.compat.sequences.with_transformers

@@ -22,7 +22,7 @@ def extras() -> dict[str, list[str]]:
 
 def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
     assert {
-        name: [re.split("[<>=]", one)[0] for one in wanted]
+        name: [re.split(r"[\[<>=]", one)[0] for one in wanted]
         for name, wanted in extras().items()
         if name not in {"all", "frameworks"}  # no hint of shoal asks for a framework
     } == {name: libraries.split() for name, libraries in LIBRARIES_OF_EXTRA.items()}
@@ -31,7 +31,7 @@ def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
 def test_all_brings_every_extra_but_engines_and_frameworks() -> None:
     """They have hundreds of MB; torch must fit the machine, and a cluster has its own release of pyspark and ray."""
     (every,) = extras()["all"]
-    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'spark', 'ray'})}]"
+    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'hudi', 'spark', 'ray'})}]"
 
 
 def test_a_hint_names_the_library_and_its_extra() -> None:

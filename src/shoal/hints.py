@@ -27,9 +27,12 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "video": "av",
     "remote": "obstore pycurl",
     "tables": "pyarrow",
+    "delta": "deltalake pyarrow",
+    "iceberg": "pyiceberg pyarrow",
     "formats": "zstandard brotli cramjam google-crc32c msgpack cbor2 msgspec xxhash pyyaml",
     "tokens": "tokenizers jinja2",
     "report": "matplotlib",
+    "hudi": "hudi pyarrow",
     "spark": "pyspark",
     "ray": "ray",
 }

@@ -143,7 +143,7 @@ def test_a_directory_with_more_or_fewer_shards_than_its_index(data: Path) -> Non
     shutil.copy(data / "web/000.jsonl", data / "web/001 new.jsonl")
     with pytest.raises(IndexFileError, match=r"does not know 1 of 5 shards, first .*001 new\.jsonl") as caught:
         open_source(data)
-    assert f"run `shoal index {data}` again" in caught.value.hint
+    assert f"`shoal index {data} --append`" in caught.value.hint
     # Named shards that the index does not know are indexed on their own.
     assert names(open_source(f"{data}/web/*.jsonl")) == ["000.jsonl", "001 new.jsonl"]
     assert names(open_source([data / "train/000.jsonl", data / "web/001 new.jsonl"]))[0] == "train/000.jsonl"

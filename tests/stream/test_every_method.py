@@ -104,6 +104,7 @@ VERBS: dict[str, list[Call]] = {
     "take": [call(25)],
     "skip": [call(5)],
     "without": [call(positions=[(2, 5)]), call(steps=1)],
+    "extended": [call()],
     "partition": [call(rank=1, world_size=2)],
     "map": [call(same)],
     "filter": [call(is_even), call(is_even, refill=True)],

@@ -27,12 +27,14 @@ from numpy.typing import NDArray
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again, without_pointer
 from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
 from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
+from shoal.indexing.tables.snapshot_protocol import missing_file
 from shoal.storage.cache_directory import Scratch
 from shoal.storage.retry import CountedReads, Counting
 from shoal.storage.sources.source import Source
@@ -124,9 +126,12 @@ class ShardCheck:
 
     def _check(self, shard: int, counting: Counting | None) -> None:
         path = self._paths[shard]
-        # Open the file before stat: from now on the store raises if the file is replaced.
-        self._store.read_range(path, 0, 0)
-        info = self._store.stat(path)
+        try:
+            # Open the file before stat: from now on the store raises if the file is replaced.
+            self._store.read_range(path, 0, 0)
+            info = self._store.stat(path)
+        except StorageError as error:
+            raise missing_file(error, path, self._index.metadata.get(SNAPSHOT)) from None
         if self._is_known(shard, info):
             return
         if not self._store.reads_ahead:
@@ -316,7 +321,8 @@ def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
         unknown += [] if candidates else [path]
     if unknown:
         msg = f"the index {index_path} does not know {len(unknown)} of {len(source.paths)} shards, first {unknown[0]}"
-        raise IndexFileError(msg, hint=f"run `shoal index {source.root}` again")
+        hint = f"`shoal index {source.root} --append` adds them, and old states stay valid; or run `shoal index` again"
+        raise IndexFileError(msg, hint=hint)
     if twice := [number for number, count in Counter(numbers).items() if count > 1]:
         msg = f"{source.typed}: two shards have the name {index.shard_names[twice[0]]} of the index {index_path}"
         raise IndexFileError(msg, hint=_OTHER_DIRECTORY)

@@ -41,6 +41,7 @@ from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.generations.saved_generations import opened_as_saved
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
@@ -73,13 +74,13 @@ class ImportedRun:
             raise UsageError(msg, hint=hint)
         if state is not None:
             dataset.load_state_dict(state.to_dict())
-        resolved = dataset.stream.resolved
+        in_epoch = dataset.epoch if epoch is None else epoch
+        resolved, spec = dataset.stream.resolved.in_epoch(in_epoch), dataset.stream.spec.in_epoch(in_epoch)
         if isinstance(resolved, ResolvedGrowing):
-            number = dataset.epoch if epoch is None else epoch
-            return Dataset(DatasetSpec.of(resolved.growing.whole)), resolved.of_epoch(number)
+            return Dataset(DatasetSpec.of(resolved.growing.whole)), resolved.of_epoch(in_epoch)
         if isinstance(dataset, MixedDataset):
-            return MixedDataset(replace(dataset.stream.spec, rows=Rows(), batching=None, batch_stages=())), resolved
-        return Dataset(DatasetSpec.of(dataset.stream.opened)), resolved
+            return MixedDataset(replace(spec, rows=Rows(), batching=None, batch_stages=())), resolved
+        return Dataset(DatasetSpec.of(spec.opened.one("shoal trace"))), resolved
 
 
 def imported_run(text: str) -> ImportedRun:
@@ -396,6 +397,7 @@ def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset,
         growing = growing_as_saved(opened, OrderRequest(seed=state.seed), state).resumed(state, NO_GAPS)
         epoch = state.epoch if arguments.epoch is None else arguments.epoch
         return Dataset(DatasetSpec.of(growing.growing.whole)), growing.of_epoch(epoch)
+    opened = opened if state is None else opened_as_saved(opened, state)
     if state is not None and PACKED in state.order:
         request = request_of_state(of_documents(state), stored=opened.stored)
         documents = ResolvedOrder(opened.index, request, stored=opened.stored)

@@ -1,0 +1,21 @@
+"""Kinds of tables by scheme and suffix, and the formats of their files by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from shoal.formats.shard_format import Format
+from shoal.indexing.tables.snapshot_protocol import TableKind
+from shoal.tables.delta_lake import DeltaLake
+from shoal.tables.hudi_tables import Hudi
+from shoal.tables.iceberg.iceberg_tables import Iceberg
+from shoal.tables.table_parquet import TableParquet
+
+TABLES: Mapping[str, Callable[[], TableKind]] = MappingProxyType(
+    {"delta": DeltaLake, "iceberg": Iceberg, ".metadata.json": Iceberg, "hudi": Hudi}
+)
+"""Makers of kinds by scheme, and by the suffix of their names."""
+
+FORMATS: Mapping[str, Callable[..., Format]] = MappingProxyType({TableParquet.name: TableParquet})
+"""Makers of the formats of tables' files."""

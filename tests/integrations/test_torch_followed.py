@@ -1,0 +1,71 @@
+"""A job that follows its source is killed while shards arrive, and goes on at other sizes on another machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stream.generations.arriving import Arriving
+
+LEGS = [(2, 0, 9), (3, 2, 8), (1, 1, 20), (2, 2, 30)]
+"""Ranks, workers of each rank, and steps until the ranks are killed."""
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_each_epoch_has_its_shards_once_through_kills_and_arrivals(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    arriving = Arriving(tmp_path / "data")
+    letters = draw.sample("abcdefghijklmnopqrstuvwxyz", 26)
+    arriving.arrive([f"{letter}.jsonl" for letter in letters[:4]], 11)
+    names = iter(letters[4:])
+    delivered: dict[int, list[int]] = {}
+    for number, (world_size, num_workers, steps) in enumerate(LEGS):
+        ranks = [start(tmp_path, number, rank, world_size, num_workers, steps) for rank in range(world_size)]
+        while any(rank.poll() is None for rank in ranks):
+            if draw.random() < 0.3:
+                arriving.arrive([f"{next(names)}.jsonl"], 5)
+            time.sleep(0.7)
+        logs = [(tmp_path / f"log-{number}-{rank}.txt").read_text() for rank in range(world_size)]
+        assert [rank.returncode for rank in ranks] == [-9] * world_size, logs
+        saved = [json.loads((tmp_path / f"saved-{number}-{rank}.json").read_text()) for rank in range(world_size)]
+        states = [json.dumps(each["state"], sort_keys=True) for each in saved]
+        assert len({len(each["delivered"]) for each in saved}) == len(set(states)) == 1
+        for each in saved:
+            for epoch, ids in each["delivered"]:
+                delivered.setdefault(epoch, []).extend(ids)
+    (last, position), shards = (saved[0]["state"]["epoch"], saved[0]["state"]["position"]), saved[0]["state"]["shards"]
+    num_arrived = [0]
+    for name in arriving.arrivals:
+        num_arrived.append(num_arrived[-1] + len(arriving.ids_in([name])))
+    assert last >= 2, "the run saw several epochs"
+    sizes = []
+    for epoch, ids in sorted(delivered.items()):
+        assert len(set(ids)) == len(ids), f"epoch {epoch} has a sample twice"
+        if epoch < last:
+            assert sorted(ids) == list(range(len(ids)))
+            assert len(ids) in num_arrived
+            sizes.append(len(ids))
+        else:
+            assert len(ids) == position
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+    assert (shards[-1] if isinstance(shards, list) else shards) <= len(arriving.arrivals)
+
+
+def start(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> Any:
+    """A started rank of a job on this machine; each leg has another cache directory, as another machine has."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
+    environment |= {"SHOAL_CACHE_DIR": str(out / f"cache-{number}"), "PYTHONPATH": str(Path.cwd())}
+    words = [sys.executable, "-m", "tests.integrations.train_followed", out, number, num_workers, steps]
+    with (out / f"log-{number}-{rank}.txt").open("w") as log:
+        return subprocess.Popen([str(word) for word in words], env=environment, stdout=log, stderr=log)
