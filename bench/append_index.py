@@ -1,6 +1,6 @@
 """Processor time of `shoal index --append`: a few new shards beside many known ones, and indexing all of them anew.
 
-    python bench/append_index.py [--known 100000] [--new 10] [--samples 20]
+python bench/append_index.py [--known 100000] [--new 10] [--samples 20]``.
 """
 
 from __future__ import annotations

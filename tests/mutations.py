@@ -285,6 +285,27 @@ MUTATIONS = [
         "for span in _spans(opened, shard, extents[0], extents[1] - 1):",
         ("tests/verify/test_soundness.py",),
     ),
+    Mutation(
+        "a running epoch reads new shards",
+        "stream/verbs/growth_verbs.py",
+        "border = epoch + (number > 0)",
+        "border = epoch",
+        ("tests/stream/generations/test_extended.py",),
+    ),
+    Mutation(
+        "another subset of the shards is taken for the dataset of a state",
+        "indexing/generations/subset_of_shards.py",
+        "if _fingerprint_of(index, candidate.numbers) == known.fingerprint:",
+        "if candidate.numbers:",
+        ("tests/stream/generations/test_resumed_on_more_shards.py",),
+    ),
+    Mutation(
+        "a rank reads the new shards that it sees itself",
+        "stream/generations/agreed_datasets.py",
+        "return _as_decided(opened, latest, decided, look)",
+        "return latest",
+        ("tests/stream/generations/test_followed.py",),
+    ),
 ]
 
 

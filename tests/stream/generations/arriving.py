@@ -36,11 +36,12 @@ class Arriving:
             first = sum(map(len, self._ids.values()))
             self._ids[name] = range(first, first + count)
             lines = (json.dumps({"id": i, "text": text(i)}) + "\n" for i in self._ids[name])
-            path = self.directory / name
+            path = self.directory / f".{name}.tmp"  # a shard appears whole
             path.write_text("".join(lines))
             self.arrivals.append(name)
             time_ns = _FIRST_TIME_NS + len(self.arrivals) * _APART_NS
             os.utime(path, ns=(time_ns, time_ns))
+            path.rename(self.directory / name)
         return [str(self.directory / name) for name in sorted(names)]
 
     def ids_in(self, paths: Sequence[str]) -> list[int]:

@@ -153,7 +153,7 @@ def test_each_epoch_reads_its_own_shards_once(
 
 @pytest.mark.drill
 @pytest.mark.timeout(1200)
-@settings(max_examples=400, deadline=None, suppress_health_check=_CHECKS)
+@settings(max_examples=150, deadline=None, suppress_health_check=_CHECKS)
 @given(**_ARGUMENTS)
 def test_each_epoch_reads_its_own_shards_once_in_many_runs(
     legs: list[Leg], letters: list[str], first: int, monkeypatch: pytest.MonkeyPatch
