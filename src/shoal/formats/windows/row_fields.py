@@ -31,11 +31,12 @@ ABSENT = object()
 class RowFields(NamedTuple):
     """Fields of some rows by name, in the order of ``fields``; rows are counted from 0.
 
-    ``errors`` has the errors of damaged rows.
+    ``errors`` has the errors of damaged rows. ``stored`` has the columns of fields that are no array of numbers.
     """
 
     fields: Mapping[str, Field]
     errors: Mapping[int, ShardError]
+    stored: Mapping[str, tuple[Kind, Any]] = {}
 
     def value(self, name: str, row: int) -> Any:
         """Return the value of a field in one row, as in a sample of this row; it owns its bytes."""
@@ -47,13 +48,16 @@ class RowFields(NamedTuple):
             return value.copy()
         return value.item() if is_python_type(field.dtype) else value
 
-    def column(self, name: str, rows: NDArray[np.int64]) -> tuple[Kind, NDArray[Any]] | None:
-        """Return some rows of a field of numbers or arrays as a column; None for other fields."""
+    def column(self, name: str, rows: NDArray[np.int64]) -> tuple[Kind, Any] | None:
+        """Return some rows of a field as a column; None if the field is no column."""
         field = self.fields[name]
-        if not isinstance(field, np.ndarray):
+        if isinstance(field, np.ndarray):
+            how = "number" if field.ndim == 1 and is_python_type(field.dtype) else "array"
+            return Kind(how, field.dtype, field.shape[1:]), field[rows]
+        if name not in self.stored:
             return None
-        how = "number" if field.ndim == 1 and is_python_type(field.dtype) else "array"
-        return Kind(how, field.dtype, field.shape[1:]), field[rows]
+        kind, array = self.stored[name]
+        return kind, array.take(rows) if kind.how == "cells" else array[rows]
 
 
 def owned(value: Any) -> Any:
@@ -74,17 +78,19 @@ def owned(value: Any) -> Any:
 
 def fields_of_columns(columns: Columns) -> RowFields:
     """Return the fields of records that lie in memory as columns."""
-    pairs = zip(columns.kinds, columns.arrays, strict=True)
-    return RowFields({name: _field_of(kind, array) for (name, kind), array in pairs}, {})
+    fields: dict[str, Field] = {}
+    stored: dict[str, tuple[Kind, Any]] = {}
+    for (name, kind), array in zip(columns.kinds, columns.arrays, strict=True):
+        if kind.how in ("number", "array"):
+            fields[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
+            continue
+        stored[name] = kind, array
+        fields[name] = getter_of(array) if kind.how == "cells" else partial(_bytes_at, array)
+    return RowFields(fields, {}, stored)
 
 
-def _field_of(kind: Kind, array: Any) -> Field:
-    if kind.how == "cells":
-        return getter_of(array)
-    if kind.how == "bytes":
-        return lambda row: array[row].tobytes()
-    native: NDArray[Any] = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return native
+def _bytes_at(array: NDArray[np.uint8], row: int) -> bytes:
+    return array[row].tobytes()
 
 
 def fields_of_rows(rows: Mapping[int, Sample | ShardError], num_rows: int) -> RowFields:
@@ -102,8 +108,9 @@ def fields_of_rows(rows: Mapping[int, Sample | ShardError], num_rows: int) -> Ro
         elif len(values) == num_rows:
             fields[name] = array
         else:  # pages of rows that no window has are never written, and take no memory
-            fields[name] = np.zeros((num_rows, *array.shape[1:]), array.dtype)
-            fields[name][numbers] = array
+            sparse = np.zeros((num_rows, *array.shape[1:]), array.dtype)
+            sparse[numbers] = array
+            fields[name] = sparse
     return RowFields(fields, errors)
 
 

@@ -70,6 +70,8 @@ class MaskWindows:
 
     def __init__(self, at: Anchors, offsets: Sequence[int]) -> None:
         self._at, self._offsets = at, np.array(offsets, dtype=np.int64)
+        first, end = at.first_rows - self._offsets.min(), at.end_rows - self._offsets.max()
+        self._is_inside = ((at.anchors >= first) & (at.anchors < end)).tolist()
 
     @property
     def kind(self) -> Kind:
@@ -78,11 +80,12 @@ class MaskWindows:
 
     def write(self, number: int, window: NDArray[np.bool_]) -> None:
         """Write the mask of window ``number`` into an array of shape (num_offsets,)."""
-        window[...] = self[number]
+        window[...] = False if self._is_inside[number] else self[number]
 
     def __getitem__(self, number: int) -> NDArray[np.bool_]:
         """Return the mask of window ``number``."""
-        return places(*self._at.one(number), self._offsets).is_pad[0]
+        mask: NDArray[np.bool_] = places(*self._at.one(number), self._offsets).is_pad[0]
+        return mask
 
 
 def filling(pad: Any, dtype: np.dtype[Any], name: str) -> Any:
