@@ -15,6 +15,7 @@ from tests.stream.windowing.rows_of_tests import open_rows, write_rows
 import shoal
 from shoal.errors import ShardError, StateError, UsageError
 from shoal.formats.tables.parquet import Parquet
+from shoal.formats.windows.window_format import Windows
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.windowing.windowed_index import ROWS_IN_NO_WINDOW, windowed_index
@@ -263,8 +264,9 @@ def test_extents_begin_apart_and_have_checksums(home: Path, form: str) -> None:
     sums = extent_checksums(source.index, source.paths, store=source.store, check=lambda _: None)
     summed = replace(source.index, extent_checksum=sums)
     for shape in ({"length": 9}, {"offsets": {"number": [-7, 7]}, "pad": "edge"}):
-        table = opened(rows.windows(**shape)).format.table
-        index = windowed_index(summed, table, {})
+        form_of_windows = opened(rows.windows(**shape)).format
+        assert isinstance(form_of_windows, Windows)
+        index = windowed_index(summed, form_of_windows.table, {})
         assert index.extent_checksum is not None
         for shard, first, end, known in zip(
             index.extent_shard, index.extent_first_byte, index.extent_end_byte, index.extent_checksum, strict=True
