@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -66,16 +66,13 @@ class Windows(Format):
 
     def parse(self, buffer: Buffer, span: Span) -> WindowRecords:
         """Parse the rows in some bytes, and open the windows that begin there; raises `ShardError` as ``inner``."""
-        extents = self._extents_in(span, len(buffer))
-        first_window = int(self.table.windows_before(np.array([extents.first_row]))[0])
+        first = self._extent_at(span)
+        first_row = int(self._index.extent_first_sample[first])
+        first_window = int(self.table.windows_before(np.array([first_row]))[0])
         numbers = np.arange(first_window, first_window + span.num_samples)
-        anchors = Anchors(*(rows - extents.first_row for rows in self._rows_of(numbers)))
-        needed = int(self.table.row_ranges(numbers[-1:])[1][0]) if len(numbers) else extents.first_row
-        if needed > extents.end_row:
-            msg = (
-                f"{span.num_samples} windows need the rows up to {needed}, but these bytes end before {extents.end_row}"
-            )
-            raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_INDEX)
+        anchors = Anchors(*(rows - first_row for rows in self._rows_of(numbers)))
+        extents = self._extents(first, int(self.table.row_ranges(numbers[-1:])[1][0]) if len(numbers) else first_row)
+        self._check_bytes(buffer, span, extents)
         return WindowRecords(self._parsed(buffer, span, extents), anchors, self.table.shape, self._stack)
 
     def _rows_of(self, windows: Any) -> tuple[Any, Any, Any]:
@@ -87,20 +84,17 @@ class Windows(Format):
             return self.inner.parse(buffer, self._span(span, extents))
         except ShardError as error:
             rows = _Salvaged()
-            for number in range(extents.first, extents.end):
-                self._salvage(rows, buffer, span, number)
+            for part in self._parts(extents):
+                self._salvage(rows, buffer, span, part)
             if all(isinstance(row, ShardError) for row in rows.rows):
                 raise error from None
             return rows
 
-    def _salvage(self, rows: _Salvaged, buffer: Buffer, span: Span, number: int) -> None:
+    def _salvage(self, rows: _Salvaged, buffer: Buffer, span: Span, part: _Extents) -> None:
         """Add the rows of one extent, parsed together or, if that fails, one by one."""
-        index, view = self._index, memoryview(buffer)
-        one = self._extent(number, number + 1)
-        begin, end = (
-            int(column[number]) - span.first_byte for column in (index.extent_first_byte, index.extent_end_byte)
-        )
-        inner = self._span(span, one)._replace(first_byte=span.first_byte + begin)
+        view, inner = memoryview(buffer), self._span(span, part)
+        begin, end = (byte - span.first_byte for byte in self._byte_range(part))
+        inner = inner._replace(first_byte=span.first_byte + begin)
         try:
             rows.add(self.inner.parse(bytes(view[begin:end]), inner))
         except ShardError as error:
@@ -116,22 +110,44 @@ class Windows(Format):
                 except ShardError as error_alone:
                     rows.lose(1, error_alone)
 
-    def _extents_in(self, span: Span, num_bytes: int) -> _Extents:
-        """Return the extents in the bytes of a span."""
+    def _extent_at(self, span: Span) -> int:
+        """Return the extent of rows that begins with a span."""
         index, number = self._index, self._shard_numbers.get(span.shard, -1)
-        begin, end = (
-            int(each) for each in np.searchsorted(index.extent_shard, np.array([number, number + 1], np.int32))
-        )
+        begin, end = np.searchsorted(index.extent_shard, np.array([number, number + 1], np.int32)).tolist()
         first = begin + int(np.searchsorted(index.extent_first_byte[begin:end], span.first_byte))
         if first == end or index.extent_first_byte[first] != span.first_byte:
             msg = "no rows begin here, by the index of the rows"
             raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_INDEX)
-        last_byte = span.first_byte + num_bytes
-        return self._extent(first, begin + int(np.searchsorted(index.extent_end_byte[begin:end], last_byte, "right")))
+        return first
 
-    def _extent(self, first: int, end: int) -> _Extents:
+    def _extents(self, first: int, end_row: int) -> _Extents:
+        """Return the extents from ``first`` on with the rows before ``end_row``; whole ones if rows have no sizes."""
         first_sample = self._index.extent_first_sample
-        return _Extents(first, end, int(first_sample[first]), int(first_sample[end]))
+        end = int(np.searchsorted(first_sample, end_row, side="left"))
+        if self._index.sample_bytes is None:
+            end_row = int(first_sample[end])
+        return _Extents(first, end, int(first_sample[first]), end_row)
+
+    def _parts(self, extents: _Extents) -> Iterator[_Extents]:
+        """Yield extents one by one."""
+        first_sample = self._index.extent_first_sample
+        for number in range(extents.first, extents.end):
+            yield self._extents(number, min(int(first_sample[number + 1]), extents.end_row))
+
+    def _byte_range(self, extents: _Extents) -> tuple[int, int]:
+        """Return the bytes of the rows of extents."""
+        index, last = self._index, extents.end - 1
+        end_byte = int(index.extent_end_byte[last])
+        if index.sample_bytes is not None:
+            end_byte -= int(index.sample_bytes[extents.end_row : index.extent_first_sample[extents.end]].sum())
+        return int(index.extent_first_byte[extents.first]), end_byte
+
+    def _check_bytes(self, buffer: Buffer, span: Span, extents: _Extents) -> None:
+        """Raise `ShardError` if some rows lie behind the bytes of a span."""
+        needed, end_byte = self._byte_range(extents)[1], span.first_byte + len(buffer)
+        if needed > end_byte:
+            msg = f"{span.num_samples} windows need the bytes up to {needed}, but these end before {end_byte}"
+            raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_INDEX)
 
     def _span(self, span: Span, extents: _Extents) -> Span:
         """Return the span of the rows of extents."""
