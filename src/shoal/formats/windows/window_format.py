@@ -113,7 +113,8 @@ class Windows(Format):
     def _extent_at(self, span: Span) -> int:
         """Return the extent of rows that begins with a span."""
         index, number = self._index, self._shard_numbers.get(span.shard, -1)
-        begin, end = np.searchsorted(index.extent_shard, np.array([number, number + 1], np.int32)).tolist()
+        shard_ends = np.searchsorted(index.extent_shard, np.array([number, number + 1], np.int32))
+        begin, end = int(shard_ends[0]), int(shard_ends[1])
         first = begin + int(np.searchsorted(index.extent_first_byte[begin:end], span.first_byte))
         if first == end or index.extent_first_byte[first] != span.first_byte:
             msg = "no rows begin here, by the index of the rows"

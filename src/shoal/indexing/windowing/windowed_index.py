@@ -95,7 +95,8 @@ def _decoded_bytes(rows: Index, cut: _Cut) -> NDArray[np.int64]:
     first_byte = rows.extent_first_byte[cut.end - 1].astype(np.int64)
     part = (cut.end_byte - first_byte) / (_own_ends(rows, cut.end - 1) - first_byte)
     of_last = np.ceil(part * rows.extent_decoded_bytes[cut.end - 1]).astype(np.int64)
-    return before[cut.end - 1] - before[cut.first] + of_last
+    decoded: NDArray[np.int64] = before[cut.end - 1] - before[cut.first] + of_last
+    return decoded
 
 
 def _last_of_each(rows: Index, filled: NDArray[np.int64], end_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
