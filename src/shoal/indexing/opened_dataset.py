@@ -149,6 +149,7 @@ class Opened:
     directory that are not shards. Samples of the ``companions`` are read together with the samples of this dataset.
     ``past`` recovers the dataset of a state that knew fewer shards, ``latest`` looks at the source again; None if the
     source cannot be looked at again.
+    ``derivation`` names the dataset whose samples these samples are made of; None for stored samples.
     """
 
     store: Store
@@ -163,6 +164,7 @@ class Opened:
     companions: tuple[Companion, ...] = ()
     past: Past | None = None
     latest: Latest | None = None
+    derivation: Derivation | None = None
 
     can_grow = False  # everything is indexed
     depth = 0  # nothing is joined
@@ -194,7 +196,8 @@ class Opened:
 
     def words(self, num_samples: Callable[[], str]) -> str:
         """Return the number of samples and shards, and their format."""
-        return f"{num_samples()} of {counted(self.index.num_shards, f'{self.index.format} shard')}"
+        words = f"{num_samples()} of {counted(self.index.num_shards, f'{self.index.format} shard')}"
+        return words if self.derivation is None else f"{words}, {self.derivation.words}"
 
     def one(self, verb: str) -> Opened:  # noqa: ARG002
         """Return the dataset; only a mixture raises `UsageError`."""
@@ -218,6 +221,14 @@ class Companion:
 
     opened: Opened
     kept: KeptAlignment
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The dataset that samples are made of, such as windows of its rows; and a description of the making."""
+
+    rows: Opened
+    words: str
 
 
 def each_opened(parts: Iterable[Opened]) -> Iterator[Opened]:
