@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.stream.generations.arriving import Arriving, joined, order_of, shuffl
 
 import shoal
 from shoal.errors import UsageError
+from shoal.indexing.opened_dataset import Known
 from shoal.stream.dataset import Dataset
 from shoal.stream.generations import agreed_datasets
 from shoal.stream.ranks import Ranks
@@ -200,7 +202,7 @@ def test_a_rank_that_sees_fewer_shards_looks_again(
     arriving.arrive(["a.jsonl"])
     wanted = shuffled([*paths(arriving, "b", "d", "a")]).stream.opened.index
     hidden = (arriving.directory / "a.jsonl").rename(arriving.directory / "a.hidden")
-    place = _Decided(json.dumps([agreed_datasets.Known.of(wanted, with_names=True)]).encode())
+    place = _Decided(json.dumps([Known.of(wanted, with_names=True)]).encode())
     monkeypatch.setattr(agreed_datasets, "decisions_of", lambda _: place)
     pauses: list[float] = []
 
@@ -209,7 +211,7 @@ def test_a_rank_that_sees_fewer_shards_looks_again(
         if arrives and len(pauses) == 2:
             hidden.rename(arriving.directory / "a.jsonl")
 
-    monkeypatch.setattr(agreed_datasets.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     look: Callable[..., Any] = lambda known: known.latest.look_again(known)  # noqa: E731
     two = Ranks.of_arguments(0, 2, 1)
     if arrives:

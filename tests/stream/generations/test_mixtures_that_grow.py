@@ -57,7 +57,7 @@ def test_the_next_epoch_mixes_the_sources_that_are_there(
         "web": shoal.open([sources["web"].directory / name for name in order]),
         "code": shoal.open(sources["code"].directory),
     }
-    weights = {} if choice != "even" else {"weights": {"web": 2, "code": 1}}
+    weights: dict[str, Any] = {} if choice != "even" else {"weights": {"web": 2, "code": 1}}
     fresh = shoal.mix(grown, choice=choice, **weights).shuffle(seed=2, window="64KiB").batch(4)
     fresh.set_epoch(1)
     assert joined(taken(extended)) == joined(taken(fresh))

@@ -42,6 +42,8 @@ def spec_as_saved(spec: DatasetSpec, saved: State) -> DatasetSpec:
 
 def opened_as_saved(opened: Opened, saved: State) -> Opened:
     """Return the dataset that a state knew, for reports about its run; `StateError` if it cannot be recovered."""
+    if "sources" in saved.order:
+        return opened  # the state of a mixture, which the caller refuses
     identity = saved.identity
     known = Known(saved.index, identity.shards.get("", ()), identity.snapshots.get("", ""))
     return recovered_part(opened, known).opened

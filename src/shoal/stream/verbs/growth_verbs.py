@@ -24,7 +24,7 @@ class GrowthVerbs:
 
     def extended(
         self,
-        source: str | os.PathLike[str] | Sequence[str] | GrowthVerbs | None = None,
+        source: str | os.PathLike[str] | Sequence[str] | GrowthVerbs | Mapping[str, Any] | None = None,
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -41,7 +41,8 @@ class GrowthVerbs:
         ----------
         source
             What `shoal.open` opened, listed again (the default); another directory, glob or list; an index made by
-            ``shoal index --append``; or an opened dataset, taken as it is.
+            ``shoal index --append``; or an opened dataset, taken as it is. For a mixture, a mapping of some of its
+            sources: ``{"web": "more/web"}``.
         storage_options
             Options of the store of ``source``; default: the options of `shoal.open`.
 
