@@ -102,7 +102,7 @@ def _table(request: TableRequest) -> Any:
 def _refuse_earlier(table: Any, request: TableRequest, seconds: float) -> None:
     """Raise `SourceError` if a time is before the first version: the library then gives the first version."""
     if table.version() == 0:
-        # The history of deltalake 1.6.6 begins at the newest commit, whatever version is loaded and whatever its limit.
+        # The history of deltalake 1.6.6 begins at the newest commit, and ignores its limit.
         written_ms = [commit["timestamp"] for commit in table.history() if "timestamp" in commit]
         if written_ms and min(written_ms) > round(seconds * 1000):
             msg = f"{without_secrets(request.root)}: the table had no version at {request.wanted.timestamp}"

@@ -1,4 +1,4 @@
-"""Parquet files of a table: samples have the columns of one version of the table, whatever the file has."""
+"""Parquet files of a table: samples have the columns of one version of the table, even if a file has others."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ class Snapshot:
         """Raise `IndexFileError` if an index was made for another version."""
         known = index.metadata.get(SNAPSHOT)
         if known != self.version:
-            told = version_text(known) if known else "plain shards"
-            msg = f"{path} is the index of {told}, but {self.source.typed} is {version_text(self.version)}"
+            indexed = version_text(known) if known else "plain shards"
+            msg = f"{path} is the index of {indexed}, but {self.source.typed} is {version_text(self.version)}"
             raise IndexFileError(msg, hint="open the version of the index (version=), or leave out index=")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import SourceError
+from shoal.errors import ShoalError, SourceError
 from shoal.formats.tables.arrow_types import arrow_library
 
 _REWRITE = (
@@ -34,9 +34,9 @@ def deleted_rows(tasks: Iterable[Any], files: Any) -> dict[str, NDArray[np.int64
     deleted: dict[str, NDArray[np.int64]] = {}
     for task in tasks:
         parts = [
-            found
+            numbers
             for delete in sorted(task.delete_files, key=lambda delete: delete.file_path)
-            if (found := positions(delete.file_path, str(delete.file_format)).get(task.file.file_path)) is not None
+            if (numbers := positions(delete.file_path, str(delete.file_format)).get(task.file.file_path)) is not None
         ]
         rows = np.unique(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
         if len(rows := rows[rows < task.file.record_count]):
@@ -50,8 +50,14 @@ def _positions(files: Any, path: str, kind: str) -> Mapping[str, NDArray[np.int6
     if read is None:
         msg = f"{path}: this list of deleted rows is in {kind}, which shoal does not read"
         raise SourceError(msg, hint=_REWRITE)
-    with files.new_input(path).open() as file:
-        return read(file.read())
+    try:
+        with files.new_input(path).open() as file:
+            return read(file.read())
+    except (OSError, ValueError) as error:
+        if isinstance(error, ShoalError):
+            raise
+        msg = f"{path}: this list of deleted rows cannot be read: {' '.join(str(error).split()):.200}"
+        raise SourceError(msg, hint=_REWRITE) from None
 
 
 def _of_parquet(data: bytes) -> dict[str, NDArray[np.int64]]:
@@ -71,12 +77,12 @@ def _of_puffin(data: bytes) -> dict[str, NDArray[np.int64]]:
     from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file  # noqa: PLC0415  # optional
     from pyiceberg.table.puffin import PuffinFile  # noqa: PLC0415  # the same
 
-    found: dict[str, NDArray[np.int64]] = {}
+    deleted: dict[str, NDArray[np.int64]] = {}
     for vector in deletion_vectors_from_puffin_file(PuffinFile(data)):
-        rows = vector.to_vector().to_numpy().astype(np.int64)
+        rows, path = vector.to_vector().to_numpy().astype(np.int64), vector.referenced_data_file
         # Vectors of one data file only grow, and an old vector may lie in the file beside vectors of other data files.
-        found[vector.referenced_data_file] = np.union1d(found.get(vector.referenced_data_file, rows), rows)
-    return found
+        deleted[path] = np.union1d(deleted.get(path, rows), rows)
+    return deleted
 
 
 _READERS = {"PARQUET": _of_parquet, "PUFFIN": _of_puffin}
