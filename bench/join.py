@@ -25,7 +25,7 @@ import shoal
 from shoal.indexing.alignment.kept_alignments import kept_alignment, scratch_directory
 from shoal.indexing.alignment.matched_keys import HashedKeys, MatchedKeys
 from shoal.order.arrays.permutation import permute
-from shoal.stream.joining.key_hashes import hashes_of_numbers, hashes_of_texts
+from shoal.stream.derived.key_hashes import hashes_of_numbers, hashes_of_texts
 
 SPAN = 1 << 16
 SIZES, ORDERS = (10**6, 10**7, 10**8), ("equal", "shuffled")

@@ -26,9 +26,9 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
+from shoal.stream.derived import windowed_spec
 from shoal.stream.iterating.iterator_specs import WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
-from shoal.stream.windowing import windowed_spec
 from shoal.stream.workers import packed_work
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -19,7 +19,7 @@ from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, Seeded
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
 from shoal.stream.dataset_spec import DIVIDED, GROUPED
-from shoal.stream.joining.join_datasets import joined_spec
+from shoal.stream.derived.join_datasets import joined_spec
 from shoal.stream.refilling.filled_batches import FilledRows
 from shoal.stream.refilling.parts_of_samples import PartRows
 from shoal.stream.verbs.token_verbs import TokenVerbs

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from shoal.stream.derived.window_arguments import window_shape
+from shoal.stream.derived.windowed_spec import windowed_spec
 from shoal.stream.verbs.stage_verbs import StageVerbs
-from shoal.stream.windowing.window_arguments import window_shape
-from shoal.stream.windowing.windowed_spec import windowed_spec
 
 
 class WindowVerbs(StageVerbs):

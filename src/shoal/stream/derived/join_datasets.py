@@ -27,7 +27,7 @@ from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.choosing.sample_groups import KEY
 from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec
-from shoal.stream.joining.key_hashes import chosen_keys, comes_from_index, hashed_keys
+from shoal.stream.derived.key_hashes import chosen_keys, comes_from_index, hashed_keys
 from shoal.stream.ranks import Ranks
 
 _log = logging.getLogger("shoal")

@@ -33,7 +33,7 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.stream.choosing.index_columns import column_of, words_of_column
 from shoal.stream.choosing.sample_groups import SHARD
 from shoal.stream.dataset_spec import CHOSEN, DatasetSpec, Refusal
-from shoal.stream.windowing.window_arguments import given_episodes
+from shoal.stream.derived.window_arguments import given_episodes
 
 _log = logging.getLogger("shoal")
 

@@ -1,0 +1,1 @@
+"""Datasets made of other datasets: joined with another by a key, and windows of rows."""

@@ -1,1 +1,0 @@
-"""`Dataset.windows`: from a dataset of rows to a dataset of windows."""
