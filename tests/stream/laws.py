@@ -369,6 +369,13 @@ def _windows(source: Dataset, order: Order) -> Dataset:
     return _plain(source.windows(3, stride=2, by="shard", pad="edge"), order)
 
 
+def _windows_that_grow(source: Dataset, order: Order) -> Dataset:
+    few = Dataset(DatasetSpec.of(with_shards(source.stream.opened, range(_FEW))))
+    begun = shuffled(few.windows(3, stride=2, by="shard", pad="edge"), order)
+    begun.load_state_dict(begun.state_at(1))
+    return begun.extended(source.windows(3, stride=2, by="shard", pad="edge")).with_ids()
+
+
 _BY_COLUMN: dict[str, Any] = {"ids": _by_order, "items": _ids_of_group, "batching": None}
 
 KINDS: dict[str, Kind] = {
@@ -396,6 +403,7 @@ KINDS: dict[str, Kind] = {
         **_DIVIDED,
     ),
     "windows of rows": Kind(_windows, _by_order, windows_in),
+    "windows that grow": Kind(_windows_that_grow, _grown, windows_in),
     "mixture": Kind(_mixed, _by_order, orders=("full", "window", "nodes", "block")),
     "growing": Kind(_growing, items=numbers_in, formats=("tar",), orders=("window",)),
     "extended": Kind(_extended, _grown),

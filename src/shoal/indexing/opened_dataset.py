@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, Protocol
 
 from shoal.errors import UsageError
@@ -105,23 +105,45 @@ class Recovered(NamedTuple):
     words: str
 
 
+class Candidate(NamedTuple):
+    """A dataset that may be the dataset of a state; ``words`` say how it was chosen: "the first 12 of 15 shards".
+
+    ``fingerprint`` computes the fingerprint, ``opened`` opens the dataset. Only the dataset with the fingerprint of the
+    state is opened, if the fingerprint can be computed without opening.
+    """
+
+    words: str
+    fingerprint: Callable[[], str]
+    opened: Callable[[], Opened]
+
+    @staticmethod
+    def opened_by(words: str, make: Callable[[], Opened]) -> Candidate:
+        """Return a candidate that must be opened to compute its fingerprint; it is opened once."""
+        opened = cache(make)
+        return Candidate(words, lambda: opened().index.fingerprint, opened)
+
+
 class Past(Protocol):
     """Recovery of the dataset that a state was saved with, from a dataset that has more shards now.
 
     The default, `shoal.indexing.generations.subset_of_shards`, looks for a subset of the shards. A table with versions
-    has a `Past` of its own (`shoal.indexing.tables.table_versions`). A `Past` must pickle: workers get it.
+    has a `Past` of its own (`shoal.indexing.tables.table_versions`), and so have samples that are made of rows
+    (`shoal.indexing.generations.derived_versions`). A `Past` must pickle: workers get it.
     """
 
-    def as_known(self, opened: Opened, known: Known) -> Recovered | None:
-        """Return the dataset whose fingerprint is ``known.fingerprint``; None if it cannot be recovered.
+    def candidates(self, opened: Opened, known: Known) -> Iterator[Candidate]:
+        """Yield the datasets that a state may have known, the likeliest first.
 
-        The caller compares the fingerprint again, and refuses another dataset: a wrong answer is an error, never a
-        wrong sample. Raises `ShoalError` with a remedy if the dataset is known and cannot be opened, such as a snapshot
-        whose files were removed.
+        The caller takes the first candidate with the fingerprint of the state: a wrong candidate costs time, and never
+        gives a wrong sample. ``known.fingerprint`` may belong to samples that are made of the samples of ``opened``, so
+        a `Past` chooses by the other fields of ``known`` alone.
+
+        Raises `ShoalError` with a remedy if the dataset is known and cannot be opened, such as a snapshot whose files
+        were removed.
         """
 
     def tried(self, opened: Opened, known: Known) -> str:
-        """Return what `as_known` tried, for the error: "the first 12 shards by name, the indexes of this machine"."""
+        """Return what `candidates` are, for the error: "the first 12 shards by name, the indexes of this machine"."""
 
 
 class Latest(Protocol):
@@ -223,12 +245,34 @@ class Companion:
     kept: KeptAlignment
 
 
+class Recipe(Protocol):
+    """The making of samples from rows, such as windows of some length. It must pickle, and equal recipes are equal."""
+
+    @property
+    def words(self) -> str:
+        """The samples in words: "windows of 16 rows by episode_index"."""
+
+    @property
+    def can_repeat(self) -> bool:
+        """False if samples can be made only once, because an argument has a value for each row."""
+
+    def fingerprint(self, rows: Opened) -> str:
+        """Return the fingerprint of the samples of some rows; "" if rows would have to be read for it."""
+
+    def made_of(self, rows: Opened) -> Opened:
+        """Return the samples of some rows; raises `UsageError` if it can make samples only once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The dataset that samples are made of, such as windows of its rows; and a description of the making."""
+    """The dataset that samples are made of, such as windows of its rows; a description of the making, and its recipe.
+
+    ``words`` describe these samples, with their numbers.
+    """
 
     rows: Opened
     words: str
+    recipe: Recipe
 
 
 def each_opened(parts: Iterable[Opened]) -> Iterator[Opened]:

@@ -26,7 +26,7 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.stream.derived import windowed_spec
+from shoal.stream.derived import window_recipe
 from shoal.stream.iterating.iterator_specs import WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.workers import packed_work
@@ -278,7 +278,7 @@ def test_extents_begin_apart_and_have_checksums(home: Path, form: str) -> None:
 
 
 def test_a_large_index_is_mapped_by_workers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windowed_spec, "_LARGE", 1)
+    monkeypatch.setattr(window_recipe, "_LARGE", 1)
     monkeypatch.setattr(packed_work, "_SMALL_ROWS", 1)
     windows = rows_in(home).windows(4)
     assert opened(windows).index_path is not None

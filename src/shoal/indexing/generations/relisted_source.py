@@ -78,6 +78,8 @@ class RelistedSource:
             return opened
         _warn_of_missing(opened.index, [n for n, name in enumerate(opened.index.shard_names)
                                         if name not in set(again.index.shard_names)])  # fmt: skip
+        if self.add_columns is not None and opened.index.columns.keys() - again.index.columns.keys():
+            again = replace(again, index=self.add_columns(again, opened.index), index_path=None)
         return replace(again, cache=opened.cache, past=opened.past, latest=opened.latest)
 
     def _relisted(self, opened: Opened, described: Described) -> Opened:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from shoal.index.assembly import FINGERPRINTED, GENERATIONS, fingerprint, subset
 from shoal.index.index_file import decode
 from shoal.index.index_generations import Generation, first_generation, generations_of
 from shoal.index.table import Index, joined_ranges
-from shoal.indexing.opened_dataset import Known, Opened, Recovered
+from shoal.indexing.opened_dataset import Candidate, Known, Opened, Past
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.cache_directory import cache_directory
 from shoal.storage.files.local_store import LocalStore
@@ -35,7 +36,7 @@ _MOST_HASHED_BYTES = 1 << 30
 _BYTES_OF_ROW = 28
 
 
-class _Candidate(NamedTuple):
+class _Subset(NamedTuple):
     """Shards that may be the dataset of a state, in their order, and the way they were chosen."""
 
     numbers: Sequence[int]
@@ -48,27 +49,23 @@ class SubsetOfShards:
 
     cache_dir: str | None = None
 
-    def as_known(self, opened: Opened, known: Known) -> Recovered | None:
-        """Return the subset of the shards with the fingerprint of a state; None if there is none."""
-        if opened.companions:
-            return None
+    def candidates(self, opened: Opened, known: Known) -> Iterator[Candidate]:
+        """Yield subsets of the shards: recorded generations, the first shards in several orders, and cached indexes."""
         index = opened.index
         for generation in generations_of(index)[:-1]:
-            if generation.fingerprint == known.fingerprint:
-                recovered = with_index(opened, first_generation(index, generation.num_shards), generation.num_shards)
-                if recovered.index.fingerprint == known.fingerprint:
-                    words = f"the first {generation.num_shards:,} of {counted(index.num_shards, 'shard')}, a "
-                    return Recovered(recovered, f"{words}generation that the index records")
-        for candidate in _candidates(opened, known):
-            if _fingerprint_of(index, candidate.numbers) == known.fingerprint:
-                recovered = with_shards(opened, candidate.numbers)
-                return Recovered(_with_generations(recovered, known.num_shards), candidate.words)
-        return self._cached(opened, known)
+            if known.num_shards[-1:] in ((), (generation.num_shards,)):
+                words = f"the first {generation.num_shards:,} of {counted(index.num_shards, 'shard')}, a generation "
+                words += "that the index records"
+                recorded, make = generation.fingerprint, partial(_of_generation, opened, generation.num_shards)
+                yield Candidate(words, lambda recorded=recorded: recorded, make)  # type: ignore[misc]
+        for subset_of_them in _subsets(opened, known):
+            numbers = subset_of_them.numbers
+            make = partial(_grown_to, opened, numbers, known.num_shards)
+            yield Candidate(subset_of_them.words, partial(_fingerprint_of, index, numbers), make)
+        yield from self._cached(opened, known)
 
     def tried(self, opened: Opened, known: Known) -> str:
-        """Return what `as_known` tries, in words."""
-        if opened.companions:
-            return "nothing, as the samples of this dataset are joined with others"
+        """Return what `candidates` are, in words."""
         sizes = " and ".join(f"{size:,}" for size in known.num_shards) or "1, 2, 3, ..."
         num_generations = len(generations_of(opened.index)) - 1
         generations = f"{counted(num_generations, 'generation')} that the index records"
@@ -77,8 +74,8 @@ class SubsetOfShards:
             "name, and by time; and the indexes in the cache of this machine"
         )
 
-    def _cached(self, opened: Opened, known: Known) -> Recovered | None:
-        """Return the dataset with an index of this machine's cache that has the fingerprint, and whose shards exist."""
+    def _cached(self, opened: Opened, known: Known) -> Iterator[Candidate]:
+        """Yield the datasets of indexes in this machine's cache, if all their shards exist."""
         directory, store = Path(cache_directory(self.cache_dir), "indexes"), LocalStore()
         numbers = {name: number for number, name in enumerate(opened.index.shard_names)}
         for path in sorted(directory.glob("*.index")) + sorted(directory.glob("*.copy")):
@@ -86,23 +83,48 @@ class SubsetOfShards:
                 index = decode(store.map(str(path)))
             except ShoalError:  # another process has removed the file, or it is damaged: it is not ours to repair
                 continue
-            if index.fingerprint != known.fingerprint or not numbers.keys() >= set(index.shard_names):
+            is_other = known.num_shards[-1:] not in ((), (index.num_shards,))
+            if is_other or not numbers.keys() >= set(index.shard_names):
                 continue
-            paths = tuple(opened.paths[numbers[name]] for name in index.shard_names)
-            check = opened.check.of_part(index, paths)
-            if opened.stored is None:
-                recovered = replace(opened, index=index, paths=paths, check=check, index_path=str(path))
-                return Recovered(recovered, f"an index in the cache of this machine, {path}")
-        return None
+            chosen = [numbers[name] for name in index.shard_names]
+            is_same_cut = _fingerprint_of(opened.index, chosen) == index.fingerprint
+            if is_same_cut or opened.stored is None:
+                make = partial(_of_cached, opened, chosen, None if is_same_cut else index, str(path))
+                words = f"an index in the cache of this machine, {path}"
+                yield Candidate(words, lambda index=index: index.fingerprint, make)  # type: ignore[misc]
 
 
-def _candidates(opened: Opened, known: Known) -> Iterator[_Candidate]:
+def past_of(opened: Opened) -> Past:
+    """Return the `Past` of a dataset: by default, subsets of its shards."""
+    return SubsetOfShards() if opened.past is None else opened.past
+
+
+def _of_generation(opened: Opened, num_shards: int) -> Opened:
+    """Return the first shards, with the generations that the index records of them."""
+    return with_index(opened, first_generation(opened.index, num_shards), num_shards)
+
+
+def _grown_to(opened: Opened, numbers: Sequence[int], num_shards: Sequence[int]) -> Opened:
+    """Return some shards, whose index records the sizes that the dataset had."""
+    return _with_generations(with_shards(opened, numbers), num_shards)
+
+
+def _of_cached(opened: Opened, numbers: Sequence[int], other_cut: Index | None, path: str) -> Opened:
+    """Return the shards of a cached index: by their own index, which has its columns, or cut into other samples."""
+    if other_cut is None:
+        return with_shards(opened, numbers)
+    paths = tuple(opened.paths[number] for number in numbers)
+    check = opened.check.of_part(other_cut, paths)
+    return replace(opened, index=other_cut, paths=paths, check=check, index_path=path)
+
+
+def _subsets(opened: Opened, known: Known) -> Iterator[_Subset]:
     """Yield subsets of the shards: as named, or the first of them in their order, by name, and by time."""
     index = opened.index
     if known.shard_names:
         number_of = {name: number for number, name in enumerate(index.shard_names)}
         if number_of.keys() >= set(known.shard_names):
-            yield _Candidate([number_of[name] for name in known.shard_names], "the shards that another rank names")
+            yield _Subset([number_of[name] for name in known.shard_names], "the shards that another rank names")
         return
     orders: list[tuple[str, Callable[[Opened], list[int]]]] = [
         ("in their order", lambda opened: list(range(opened.index.num_shards))), ("by name", _by_name),
@@ -120,7 +142,7 @@ def _candidates(opened: Opened, known: Known) -> Iterator[_Candidate]:
             numbers = order[: borders[-1]]
             if words == "by time":  # shards of a generation are in the order of their listing
                 numbers = [number for span in pairwise((0, *borders)) for number in sorted(order[slice(*span)])]
-            yield _Candidate(numbers, f"the first {borders[-1]:,} of {counted(index.num_shards, 'shard')} {words}")
+            yield _Subset(numbers, f"the first {borders[-1]:,} of {counted(index.num_shards, 'shard')} {words}")
 
 
 def _sizes(index: Index) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shoal.errors import ShoalError, StateError
 from shoal.index.assembly import SNAPSHOT
 from shoal.indexing.generations.appending import AddColumns
-from shoal.indexing.opened_dataset import Known, Opened, Recovered
+from shoal.indexing.opened_dataset import Candidate, Known, Opened
 from shoal.indexing.tables.snapshot_protocol import WantedVersion, version_text
 
 
@@ -24,29 +25,29 @@ class TableVersions:
     wanted: WantedVersion
     add_columns: AddColumns | None = None
 
-    def as_known(self, opened: Opened, known: Known) -> Recovered | None:
-        """Return the version of the table that a state names; None if the state names none.
+    def candidates(self, opened: Opened, known: Known) -> Iterator[Candidate]:
+        """Yield the version of the table that a state names; nothing if the state names none.
 
-        Raises `StateError`: the version cannot be opened any more.
+        Opening the version raises `StateError` if it does not exist any more.
         """
-        if not known.snapshot or opened.companions:
-            return None
-        version = json.loads(known.snapshot)
-        now = version_text(opened.index.metadata.get(SNAPSHOT, "plain shards"))
+        if known.snapshot:
+            words = f"version {_named(known)} of the table, which is {_now(opened)} as opened"
+            yield Candidate.opened_by(words, partial(self._reopened, opened, known))
+
+    def _reopened(self, opened: Opened, known: Known) -> Opened:
         try:
-            past = self.reopen(replace(self.wanted, version=version, timestamp=None))
+            past = self.reopen(replace(self.wanted, version=json.loads(known.snapshot), timestamp=None))
         except ShoalError as error:
-            msg = f"the state belongs to the version {version_text(version)} of the table, which is {now} now: "
+            msg = f"the state belongs to the version {_named(known)} of the table, which is {_now(opened)} now: "
             hint = "restore the version, or begin a new run; keep versions for longer than a run takes"
             raise StateError(f"{msg}{error.message}", hint=hint) from error
-        words = f"version {version_text(version)} of the table, which is {now} as opened"
-        return Recovered(self._as(opened, past), words)
+        return self._as(opened, past)
 
-    def tried(self, opened: Opened, known: Known) -> str:
-        """Return what `as_known` tries, in words."""
-        if not known.snapshot or opened.companions:
-            return "nothing, as the state names no version of a table" if not known.snapshot else "no joined samples"
-        return f"the version {version_text(json.loads(known.snapshot))} of the table"
+    def tried(self, opened: Opened, known: Known) -> str:  # noqa: ARG002
+        """Return what `candidates` are, in words."""
+        if not known.snapshot:
+            return "nothing, as the state names no version of a table"
+        return f"the version {_named(known)} of the table"
 
     def look_again(self, opened: Opened) -> Opened:
         """Return the version that the arguments of the user mean now; ``opened`` itself if it is the same."""
@@ -58,3 +59,11 @@ class TableVersions:
         if opened.index.columns and self.add_columns is not None:
             other = replace(other, index=self.add_columns(other, opened.index))
         return replace(other, cache=opened.cache, past=self, latest=self)
+
+
+def _named(known: Known) -> str:
+    return version_text(json.loads(known.snapshot))
+
+
+def _now(opened: Opened) -> str:
+    return version_text(opened.index.metadata.get(SNAPSHOT, "plain shards"))

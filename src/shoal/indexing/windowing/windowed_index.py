@@ -57,7 +57,7 @@ def windowed_index(rows: Index, table: WindowTable, columns: Mapping[str, NDArra
         extent_layout_crc=np.zeros(len(shard), dtype=np.uint32),  # shards are compared with the index of the rows
         extent_checksum=_checksums(rows, cut) if limits is None else None,
         sample_bytes=None,  # windows overlap
-        fingerprint=_fingerprint(rows, table),
+        fingerprint=windows_fingerprint(rows, table),
         columns=dict(columns),
         notes={
             **rows.notes,
@@ -131,7 +131,7 @@ def _checksums(rows: Index, cut: _Cut) -> NDArray[np.uint32] | None:
     return joined_crcs(rows.extent_checksum[parts], (end - first).astype(np.int64)[parts], cuts)
 
 
-def _fingerprint(rows: Index, table: WindowTable) -> str:
+def windows_fingerprint(rows: Index, table: WindowTable) -> str:
     """Return a digest of the rows, the shape of windows and the borders of episodes, and the shape in a few letters."""
     digest = hashlib.blake2b(b"shoal.windows.1\0", digest_size=16)
     digest.update(json.dumps([rows.fingerprint, table.shape.to_dict()], sort_keys=True).encode())

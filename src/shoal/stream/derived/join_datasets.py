@@ -94,6 +94,7 @@ def _check_missing(missing: Any, how: str) -> None:
 
 def _checked_left(spec: DatasetSpec, how: str) -> Opened:
     opened = spec.opened.one("join()")
+    _refuse_growth(spec)
     spec.refuse("join()", GROUPED)
     if others := [stage for stage in spec.stages if not isinstance(stage, JoinFields)]:
         msg = f"join() reads the fields of both sides together, but was called after {others[0]!r}"
@@ -106,8 +107,17 @@ def _checked_left(spec: DatasetSpec, how: str) -> Opened:
     return opened
 
 
+def _refuse_growth(spec: DatasetSpec) -> None:
+    """Raise `UsageError` for a dataset that grows: samples are matched once, when `join` is called."""
+    if any(spec.follows) or spec.coming is not None:
+        grows = "follow=True" if any(spec.follows) else "extended()"
+        msg = f"join() matches the samples that there are, but this dataset grows ({grows})"
+        raise UsageError(msg, hint="leave out follow= and extended(); open and join again between epochs")
+
+
 def _checked_right(spec: DatasetSpec) -> Opened:
     opened = spec.opened.one("join(other)")
+    _refuse_growth(spec)
     of_the_whole = {
         "shuffle()": spec.request is not None,
         "batch()": spec.batching is not None,

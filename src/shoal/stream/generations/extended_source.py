@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.indexing.generations.derived_versions import with_rows
 from shoal.indexing.generations.relisted_source import RelistedSource
 from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
@@ -47,14 +48,16 @@ def dataset_to_follow(
             raise UsageError(
                 msg, hint="extended(SOURCE): a directory, a list of shards, an index, or an opened dataset"
             )
-        parts = [_NextPart(part, is_due=True) for part in opened.parts]
+        parts = [_NextPart(_growing(part), is_due=True) for part in opened.parts]
     else:
         if not isinstance(source, Mapping):
             opened.one("extended(source)")
         sources = source if isinstance(source, Mapping) else {"": source}
         _check_names(sources, opened)
         parts = [
-            _next_part(part, sources[name], storage_options) if name in sources else _NextPart(part, is_due=False)
+            _next_part(_growing(part), sources[name], storage_options)
+            if name in sources
+            else _NextPart(part, is_due=False)
             for name, part in zip(opened.indexes, opened.parts, strict=True)
         ]
     following = opened.with_parts(tuple(part.opened for part in parts))
@@ -68,6 +71,9 @@ def dataset_to_follow(
 def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | None) -> _NextPart:
     if hasattr(source, "stream"):
         return _NextPart(source.stream.spec.opened.one("extended()"), is_due=False)
+    if part.derivation is not None:
+        rows = _next_part(part.derivation.rows, source, storage_options)
+        return _NextPart(with_rows(part, rows.opened), rows.is_due)
     texts, is_single = texts_of(source)
     options = _options(part, storage_options)
     if is_single and texts[0].endswith(INDEX_SUFFIX):
@@ -88,6 +94,15 @@ def _check_names(sources: Mapping[str, Any], opened: OpenedDataset) -> None:
         raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip() or "extended({NAME: SOURCE, ...})")
 
 
+def _growing(part: Opened) -> Opened:
+    """Return the part; raise `UsageError` for joined samples, as nothing matches the keys of new samples."""
+    if part.companions:
+        msg = "extended(): join() has matched the samples of this dataset, and does not match new ones"
+        hint = "end the epoch, open and join the larger datasets, and set_epoch() to the next epoch"
+        raise UsageError(msg, hint=hint)
+    return part
+
+
 def _refuse_unlike(opened: OpenedDataset, following: OpenedDataset) -> None:
     """Raise `UsageError` if the next dataset has other sources, or another format."""
     if len(opened.parts) != len(following.parts):
@@ -97,3 +112,15 @@ def _refuse_unlike(opened: OpenedDataset, following: OpenedDataset) -> None:
         if one.index.format != next_one.index.format:
             msg = f"extended(): the shards are {one.index.format}, but the next ones are {next_one.index.format}"
             raise UsageError(msg, hint="shards of one dataset have one format; shoal.mix() mixes formats")
+        if one.index.fingerprint != next_one.index.fingerprint:
+            _refuse_made_otherwise(_growing(one), _growing(next_one))
+
+
+def _refuse_made_otherwise(one: Opened, next_one: Opened) -> None:
+    """Raise `UsageError` if only one dataset has windows, or both have other windows."""
+    before, after = (None if part.derivation is None else part.derivation.recipe for part in (one, next_one))
+    if before != after:
+        words = ["stored rows" if recipe is None else recipe.words for recipe in (before, after)]
+        words = words if words[0] != words[1] else [repr(before), repr(after)]
+        msg = f"extended(): the samples are {words[0]}, but the next ones are {words[1]}"
+        raise UsageError(msg, hint="call windows() on the next dataset with equal arguments, or extend by a SOURCE")

@@ -13,6 +13,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.index_generations import as_growth_of
+from shoal.indexing.generations.derived_versions import with_rows
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.stream.dataset_spec import Coming, DatasetSpec
 from shoal.stream.generations.agreed_datasets import agreed
@@ -90,6 +91,9 @@ def extended_spec(spec: DatasetSpec, opened: OpenedDataset, epoch: int) -> Datas
 
 def _recorded(part: Opened, before: Opened) -> Opened:
     """Return a part whose index records that it has grown, so that states tell how."""
+    if part.derivation is not None and before.derivation is not None:
+        is_known = part.index.fingerprint == before.index.fingerprint or not part.derivation.recipe.can_repeat
+        return part if is_known else with_rows(part, _recorded(part.derivation.rows, before.derivation.rows))
     index = as_growth_of(part.index, before.index)
     return part if index is part.index else replace(part, index=index)
 
