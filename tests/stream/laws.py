@@ -121,6 +121,23 @@ def repeats_in(batch: dict[str, Any]) -> Any:
     return batch.get("__pad__", np.zeros(len(next(iter(batch.values()))), dtype=bool))
 
 
+def windows_in(batch: dict[str, Any]) -> list[int]:
+    """The ids of the windows in a batch, or of a single one, without repeats; the bytes of all rows are checked."""
+    is_single = np.ndim(batch["__id__"]) == 0
+    windows = {name: [values] if is_single else values for name, values in batch.items()}
+    for number, mask in enumerate(windows["is_pad"]):
+        rows = {name: windows[name][number] for name in ("id", "text", "bin", "cls") if name in windows}
+        if "bin" in rows:
+            rows["__key__"] = [f"{int(row):05d}" for row in rows["cls"]]
+            assert rows["__key__"][0] == windows["__key__"][number]
+        numbers = [check_sample({name: values[place] for name, values in rows.items()}) for place in range(len(mask))]
+        assert np.array_equal(numbers, np.minimum(numbers[0] + np.arange(len(mask)), max(np.array(numbers)[~mask])))
+    if is_single:
+        return [int(batch["__id__"])]
+    ids: list[int] = batch["__id__"][~repeats_in(batch)].tolist()
+    return ids
+
+
 def tokens_in(batch: dict[str, Any]) -> list[int]:
     """The tokens in a batch, or of a single sequence, that are no padding and in no repeat."""
     tokens, mask = batch["tokens"], batch["segment_ids" if "segment_ids" in batch else "attention_mask"] > 0
@@ -329,6 +346,10 @@ def _ids_of_group(batch: dict[str, Any]) -> list[int]:
     return ids_in(batch)
 
 
+def _windows(source: Dataset, order: Order) -> Dataset:
+    return _plain(source.windows(3, stride=2, by="shard", pad="edge"), order)
+
+
 _BY_COLUMN: dict[str, Any] = {"ids": _by_order, "items": _ids_of_group, "batching": None}
 
 KINDS: dict[str, Kind] = {
@@ -355,6 +376,7 @@ KINDS: dict[str, Kind] = {
         orders=("full", "window", "nodes", "block"),
         **_DIVIDED,
     ),
+    "windows of rows": Kind(_windows, _by_order, windows_in),
     "mixture": Kind(_mixed, _by_order, orders=("full", "window", "nodes", "block")),
     "growing": Kind(_growing, items=numbers_in, formats=("tar",), orders=("window",)),
     "packed": Kind(_packed, **_TOKENS),

@@ -6,7 +6,7 @@ Batches gather columns at once; other values are built sample by sample.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ class Kind(NamedTuple):
     """The kind of values in a column; columns of one kind can be concatenated.
 
     ``how`` is "array" for numpy arrays and numpy numbers, "number" for Python numbers if Python has their type, "bytes"
-    for bytes of one length, each with the type and shape of a row in memory; or "cells", for Arrow arrays of anything.
+    for bytes of one length, each with the type and shape of a row in memory; "cells", for Arrow arrays of anything; or
+    "windows", for arrays of one type and shape that are made of other rows when a batch takes them (`UnitWindows`).
     ``arrow`` is the Arrow type, if there is one.
     """
 
@@ -24,6 +25,11 @@ class Kind(NamedTuple):
     dtype: Any = None
     shape: tuple[int, ...] = ()
     arrow: Any = None
+
+    @property
+    def stays_in_unit(self) -> bool:
+        """True if the values of a unit are kept as they are, and copied only into batches."""
+        return self.how in ("cells", "windows")
 
     @property
     def in_memory(self) -> Kind:
@@ -42,10 +48,22 @@ Kinds = tuple[tuple[str, Kind], ...]
 """Names and kinds of some columns."""
 
 
+class UnitWindows(Protocol):
+    """A column of "windows": arrays of one type and shape, each made when it is needed."""
+
+    def write(self, number: int, window: NDArray[Any], /) -> None:
+        """Write value ``number`` into an array of its shape."""
+        ...
+
+    def __getitem__(self, number: int, /) -> NDArray[Any]:
+        """Return value ``number``."""
+        ...
+
+
 class Columns(NamedTuple):
     """The fields of some samples: names and kinds, and for each an array with one row per sample.
 
-    Arrays may be views of the parsed bytes; columns of "cells" are Arrow arrays.
+    Arrays may be views of the parsed bytes; columns of "cells" are Arrow arrays, columns of "windows" `UnitWindows`.
     """
 
     kinds: Kinds

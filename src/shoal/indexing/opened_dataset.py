@@ -77,6 +77,7 @@ class Opened:
     of its cached copy; None without a file. Call ``check`` before the first use of a shard. ``stored`` are the samples
     that take part if the dataset's own splits exclude some; None for all. ``left_out`` counts, by suffix, files of the
     directory that are not shards. Samples of the ``companions`` are read together with the samples of this dataset.
+    ``derivation`` names the dataset whose samples these samples are made of; None for stored samples.
     """
 
     store: Store
@@ -89,6 +90,7 @@ class Opened:
     stored: Runs | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     companions: tuple[Companion, ...] = ()
+    derivation: Derivation | None = None
 
     can_grow = False  # everything is indexed
     depth = 0  # nothing is joined
@@ -120,7 +122,8 @@ class Opened:
 
     def words(self, num_samples: Callable[[], str]) -> str:
         """Return the number of samples and shards, and their format."""
-        return f"{num_samples()} of {counted(self.index.num_shards, f'{self.index.format} shard')}"
+        words = f"{num_samples()} of {counted(self.index.num_shards, f'{self.index.format} shard')}"
+        return words if self.derivation is None else f"{words}, {self.derivation.words}"
 
     def one(self, verb: str) -> Opened:  # noqa: ARG002
         """Return the dataset; only a mixture raises `UsageError`."""
@@ -144,6 +147,14 @@ class Companion:
 
     opened: Opened
     kept: KeptAlignment
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The dataset that samples are made of, such as windows of its rows; and a description of the making."""
+
+    rows: Opened
+    words: str
 
 
 def each_opened(parts: Iterable[Opened]) -> Iterator[Opened]:

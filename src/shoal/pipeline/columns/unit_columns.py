@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.compiled_cutting import take_rows
-from shoal.formats.field_columns import Columns, Kinds, as_samples, values_of
+from shoal.formats.field_columns import Columns, Kinds, UnitWindows, as_samples, values_of
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells
 from shoal.formats.tables.arrow_types import is_binary
@@ -36,7 +36,7 @@ class Table:
     def __init__(self, kinds: Kinds, *, num_rows: int, layout: Any = None, keeps_arrow: bool = True) -> None:
         self.kinds = kinds
         self.as_lists = [not keeps_arrow and kind.how == "cells" and is_binary(kind.arrow) for _, kind in kinds]
-        self.has_cells = any(kind.how == "cells" for _, kind in kinds)
+        self.has_cells = any(kind.stays_in_unit for _, kind in kinds)
         # With spare room, which takes no memory until it is written: growing costs 5 ms for 16 MiB.
         self._capacity = max(num_rows + num_rows // _GROWTH, _LEAST_ROWS)
         self._end = 0  # the first row that was never used
@@ -54,7 +54,7 @@ class Table:
             self._bytes = self._records.view(np.uint8).data
         elif not self.arrays:
             self.arrays = [
-                None if kind.how == "cells" else np.empty((self._capacity, *kind.shape), kind.dtype)
+                None if kind.stays_in_unit else np.empty((self._capacity, *kind.shape), kind.dtype)
                 for _, kind in self.kinds
             ]
 
@@ -173,6 +173,12 @@ class _Cells(NamedTuple):
         return cls([*places], np.array(which, dtype=np.int64), rows if firsts is None else rows - firsts)
 
 
+def _write_windows(windows: NDArray[Any], units: list[UnitWindows], cells: _Cells) -> None:
+    writers = [unit.write for unit in units]
+    for window, which, row in zip(windows, cells.which.tolist(), cells.rows.tolist(), strict=True):
+        writers[which](row, window)
+
+
 class Rows:
     """Rows gathered from a table, in memory of their own; they may be gathered in parts."""
 
@@ -180,7 +186,7 @@ class Rows:
         self.table = table
         self._may_replace = allocate is np.empty
         self._arrays: list[Any] = [
-            None if array is None else allocate((num_rows, *array.shape[1:]), array.dtype) for array in table.arrays
+            None if kind.how == "cells" else allocate((num_rows, *kind.shape), kind.dtype) for _, kind in table.kinds
         ]
         self._cells: list[list[Any]] = [[] for _ in table.arrays]
 
@@ -188,11 +194,13 @@ class Rows:
         """Write these rows of the table at ``at``; ``firsts`` are the first rows of their units, if it has cells."""
         cells = _Cells.of(rows, firsts)
         for number, array in enumerate(self._arrays):
-            if array is not None:
+            if self.table.arrays[number] is not None:
                 self._take(number, at, rows)
                 continue
             units = [self.table.cells[number][first] for first in cells.distinct]
-            if self.table.as_lists[number]:
+            if array is not None:
+                _write_windows(array[at : at + len(rows)], units, cells)
+            elif self.table.as_lists[number]:
                 self._cells[number] += gathered_values(units, cells.which, cells.rows)
             else:
                 self._cells[number].append(gathered_cells(units, cells.which, cells.rows))

@@ -25,7 +25,8 @@ def pack(work: WorkerSpec, *others: Any) -> tuple[bytes, set[str]]:
     """
     buffer = io.BytesIO()
     pickler = RecordingPickler(buffer)
-    parts = each_opened(work.opened.parts)
+    parts = [*each_opened(work.opened.parts)]
+    parts += [part.derivation.rows for part in parts if part.derivation is not None]
     named = {id(part.index): (path, part.index.fingerprint) for part in parts if (path := _path_of(part))}
     pickler.persistent_id = lambda thing: named.get(id(thing))  # type: ignore[method-assign]
     pickler.dump((work, *others))

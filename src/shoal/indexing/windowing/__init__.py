@@ -1,0 +1,1 @@
+"""The index of windows of rows, derived from the index of the rows."""

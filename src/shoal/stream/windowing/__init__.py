@@ -1,0 +1,1 @@
+"""`Dataset.windows`: from a dataset of rows to a dataset of windows."""
