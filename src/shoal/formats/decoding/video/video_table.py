@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,14 @@ _CODECS = {
 _DECODER_CONFIG, _DECODER_SPECIFIC = 4, 5  # tags of descriptors in an esds box
 _VIDEO_ENTRY_BYTES = 78
 _LIMIT_BYTES = 1 << 30
+
+
+class VideoFile(NamedTuple):
+    """A video of a dataset: its name below the root, its size, and any text that changes when it is written again."""
+
+    name: str
+    num_bytes: int
+    version: str = ""
 
 
 @dataclass(frozen=True)
