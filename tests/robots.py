@@ -147,5 +147,6 @@ def _describe(root: Path, version: str, episodes: list[dict[str, Any]], *, num_f
     kept = ("episode_index", "tasks", "length")
     lines = [json.dumps({name: row[name] for name in kept}) for row in episodes]
     (meta / "episodes.jsonl").write_text("\n".join(lines) + "\n")
+    (meta / "episodes_stats.jsonl").write_text("".join(json.dumps({"episode_index": row["episode_index"]}) + "\n" for row in episodes))
     tasks = [json.dumps({"task_index": number, "task": task}) for number, task in enumerate(TASKS)]
     (meta / "tasks.jsonl").write_text("\n".join(tasks) + "\n")

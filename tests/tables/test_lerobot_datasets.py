@@ -76,6 +76,13 @@ def test_columns_decode_what_they_need(robot: Path, names: tuple[str, ...]) -> N
         assert all(np.array_equal(one[name], row[name]) for one, row in zip(some, whole, strict=True) for name in names)
 
 
+def test_a_directory_is_recognised(robot: Path) -> None:
+    assert [row["task"] for row in shoal.open(robot)] == [row["task"] for row in shoal.open(f"lerobot://{robot}")]
+    raw = shoal.open(f"{robot}/data/*/*.parquet")
+    assert raw.num_samples == NUM_ROWS
+    assert "task" not in raw[0]
+
+
 def test_splits_are_episodes(robot: Path) -> None:
     val = shoal.open(f"lerobot://{robot}", split="val")
     assert [row["index"] for row in val] == list(range(NUM_ROWS - 14, NUM_ROWS))
