@@ -1,1 +1,1 @@
-"""HOW IS A VERSION OF A TABLE READ? Each kind of table resolves a version to files, and rows that it deleted."""
+"""Tables of Delta Lake, Iceberg and Hudi, and LeRobot datasets: a version is resolved to Parquet files and columns."""
