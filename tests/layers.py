@@ -54,7 +54,9 @@ FLOORS = {
 CORE = frozenset(
     ("order", "index", "storage", "formats", "processes", "stats", "indexing", "reading", "pipeline", "stream")
 )
-AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "cli", "tables"))
+AROUND_THE_CORE = frozenset(
+    ("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "cli", "tables")
+)
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
 ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats", "shoal.watch"))
@@ -88,7 +90,7 @@ LIBRARIES = {
     "PIL": ("shoal.formats", "shoal.stream"),
     "simplejpeg": ("shoal.formats.decoding.images",),
     "soundfile": ("shoal.formats.decoding.audio_and_video",),
-    "av": ("shoal.formats.decoding.audio_and_video",),
+    "av": ("shoal.formats.decoding.audio_and_video", "shoal.formats.decoding.video"),
     "msgpack": ("shoal.formats",),
     "msgspec": ("shoal.formats.decoding.json_text",),
     "cbor2": ("shoal.formats",),

@@ -37,7 +37,7 @@ def write_video(path: Path, images: Sequence[NDArray[np.uint8]], *, codec: str, 
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        track = container.add_stream(codec, rate=FPS, options=options)
+        track: Any = container.add_stream(codec, rate=FPS, options=options)
         track.height, track.width, track.pix_fmt = (*images[0].shape[:2], "yuv420p")
         track.codec_context.thread_count = 1
         for image in images:
@@ -75,7 +75,10 @@ def write_robot(
             for name in CAMERAS:
                 begin = (firsts[episode] - rows[0]) / FPS
                 row |= {f"videos/{name}/chunk_index": 0, f"videos/{name}/file_index": number}
-                row |= {f"videos/{name}/from_timestamp": begin, f"videos/{name}/to_timestamp": begin + lengths[episode] / FPS}
+                row |= {
+                    f"videos/{name}/from_timestamp": begin,
+                    f"videos/{name}/to_timestamp": begin + lengths[episode] / FPS,
+                }
             described.append(row)
     _describe(root, version, described, num_frames=firsts[-1])
     return root
@@ -120,7 +123,9 @@ def _describe(root: Path, version: str, episodes: list[dict[str, Any]], *, num_f
     import pyarrow.parquet as pq
 
     names = ["height", "width", "channels"]
-    features: dict[str, Any] = {name: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": names} for name in CAMERAS}
+    features: dict[str, Any] = {
+        name: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": names} for name in CAMERAS
+    }
     features |= {name: {"dtype": "float32", "shape": [2], "names": None} for name in ("observation.state", "action")}
     features["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
     for name in ("frame_index", "episode_index", "index", "task_index"):
@@ -147,6 +152,8 @@ def _describe(root: Path, version: str, episodes: list[dict[str, Any]], *, num_f
     kept = ("episode_index", "tasks", "length")
     lines = [json.dumps({name: row[name] for name in kept}) for row in episodes]
     (meta / "episodes.jsonl").write_text("\n".join(lines) + "\n")
-    (meta / "episodes_stats.jsonl").write_text("".join(json.dumps({"episode_index": row["episode_index"]}) + "\n" for row in episodes))
+    (meta / "episodes_stats.jsonl").write_text(
+        "".join(json.dumps({"episode_index": row["episode_index"]}) + "\n" for row in episodes)
+    )
     tasks = [json.dumps({"task_index": number, "task": task}) for number, task in enumerate(TASKS)]
     (meta / "tasks.jsonl").write_text("\n".join(tasks) + "\n")

@@ -122,7 +122,9 @@ def test_kept_bytes_are_bounded(video: Path, keep_bytes: int) -> None:
 def test_threads_read_a_group_once(video: Path) -> None:
     reader, counters = reader_of(video)
     with ThreadPoolExecutor(8) as pool:
-        frames = list(pool.map(lambda number: reader.frames(0, np.array([number, number - 3]) / FPS), [11, 9, 10, 11] * 8))
+        frames = list(
+            pool.map(lambda number: reader.frames(0, np.array([number, number - 3]) / FPS), [11, 9, 10, 11] * 8)
+        )
     assert [number_in(frame[0]) for frame in frames] == [11, 9, 10, 11] * 8
     assert counters.video_bytes == needed_bytes(VideoTables(reader.videos)[0], [6, 7, 8, 9, 10, 11])
     assert reader.groups.held_bytes == counters.video_bytes
@@ -149,7 +151,9 @@ def test_a_group_that_failed_is_read_again() -> None:
 
 def test_times_without_a_frame_are_errors(video: Path) -> None:
     reader, _ = reader_of(video)
-    with pytest.raises(ShardError, match=r"no frame within 0.0001 s of 0.3400 s: the nearest is 0.0400 s away") as raised:
+    with pytest.raises(
+        ShardError, match=r"no frame within 0.0001 s of 0.3400 s: the nearest is 0.0400 s away"
+    ) as raised:
         reader.frames(0, np.array([0.1, 0.34]))
     assert raised.value.shard == "a.mp4"
     near, _ = reader_of(video, tolerance=0.05)

@@ -57,10 +57,11 @@ def check_window(window: dict[str, Any]) -> int:
 
 def indices_in(batches: Any) -> list[int]:
     """The anchor rows in batches, each checked; repeats are left out."""
-    found = []
+    found: list[int] = []
     for batch in batches:
-        for number in np.flatnonzero(~repeats_in(batch)):
-            found.append(check_window({name: values[number] for name, values in batch.items() if name != "__pad__"}))
+        names = [name for name in batch if name != "__pad__"]
+        numbers = np.flatnonzero(~repeats_in(batch))
+        found += [check_window({name: batch[name][number] for name in names}) for number in numbers]
     return found
 
 
@@ -110,13 +111,13 @@ def test_frames_that_several_fields_need_are_decoded_once(rows: Dataset) -> None
     assert (stats["num_frames"], plain.stats()["num_frames"]) == (5 * 5, 5 * 2)
 
 
-def test_counts_are_those_of_the_run(rows: Dataset) -> None:
+def test_counts_are_those_of_the_run(rows: Dataset, root: Path) -> None:
     stream = windows(rows).shuffle(seed=1)
     assert len(list(stream)) == NUM_ROWS
     stats = stream.stats()
     assert stats["num_frames"] == NUM_ROWS * (len(OFFSETS[TOP]) + 1)
     assert stats["num_decoded_frames"] >= stats["num_frames"] // 2
-    total = sum(path.stat().st_size for path in Path(rows.stream.opened.format.cameras.root).rglob("*.mp4"))  # type: ignore[attr-defined]
+    total = sum(path.stat().st_size for path in root.rglob("*.mp4"))
     assert 0 < stats["video_bytes"] <= total  # all is kept, and nothing is read twice
     assert stats["served_video_bytes"] > 0
     assert stats["num_video_reads"] <= stats["num_frames"]
@@ -171,7 +172,10 @@ def test_arguments_are_checked(rows: Dataset, tmp_path: Path) -> None:
     far = rows.map(lambda row: {**row, TOP: _moved(row[TOP])}).decode_frames()
     with pytest.raises(ShardError, match=r"no frame within 0\.0001 s"):
         far[3]
-    assert number_in(rows.map(lambda row: {**row, TOP: _moved(row[TOP])}).decode_frames(tolerance=0.06)[3][TOP]) in (3, 4)
+    assert number_in(rows.map(lambda row: {**row, TOP: _moved(row[TOP])}).decode_frames(tolerance=0.06)[3][TOP]) in (
+        3,
+        4,
+    )
 
 
 def _moved(frame: Any) -> Any:

@@ -1,4 +1,4 @@
-"""LeRobot datasets by name: rows, references to frames, texts and splits of both layouts, and what is said of faults."""
+"""LeRobot datasets by name: rows, references to frames, texts and splits of both layouts, and errors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_splits_are_episodes(robot: Path) -> None:
     assert [row["index"] for row in val] == list(range(NUM_ROWS - 14, NUM_ROWS))
     assert shoal.open(f"lerobot://{robot}", split="train").num_samples == NUM_ROWS - 14
     assert shoal.open(f"lerobot://{robot}", split=["train", "val"]).num_samples == NUM_ROWS
-    with pytest.raises(SourceError, match="no split 'vall'; the splits in meta/info.json are train, val"):
+    with pytest.raises(SourceError, match=r"no split 'vall'; the splits in meta/info.json are train, val"):
         shoal.open(f"lerobot://{robot}", split="vall")
 
 
@@ -123,7 +123,7 @@ def test_an_index_belongs_to_its_videos(copy: Path) -> None:
     assert path is not None
     assert shoal.open(f"lerobot://{copy}", index=path).num_samples == 8
     video = next(copy.glob("videos/*/*/file-000.mp4"))
-    video.write_bytes(video.read_bytes() + bytes(8) )
+    video.write_bytes(video.read_bytes() + bytes(8))
     with pytest.raises(IndexFileError, match="lerobot"):
         shoal.open(f"lerobot://{copy}", index=path)
 
@@ -183,7 +183,9 @@ def _with_an_episode_twice(root: Path) -> None:
         (_with_half_a_video, ShardError, "mp4"),
     ],
 )
-def test_what_is_missing_is_said(copy: Path, change: Callable[[Path], None], error: type[ShoalError], what: str) -> None:
+def test_what_is_missing_is_said(
+    copy: Path, change: Callable[[Path], None], error: type[ShoalError], what: str
+) -> None:
     change(copy)
     with pytest.raises(error, match=what):
         shoal.open(f"lerobot://{copy}")

@@ -21,9 +21,9 @@ from shoal.stream.choosing.map_view import MapView
 from shoal.stream.ranks import Ranks
 from shoal.stream.reporters import check_reporter
 from shoal.stream.verbs.dataset_requests import count_of, order_request
+from shoal.stream.verbs.frame_verbs import FrameVerbs
 from shoal.stream.verbs.growth_verbs import GrowthVerbs
 from shoal.stream.verbs.order_questions import OrderQuestions
-from shoal.stream.verbs.frame_verbs import FrameVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 

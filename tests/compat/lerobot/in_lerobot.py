@@ -1,9 +1,9 @@
 """Datasets written by lerobot, and what its own reader gives for them.
 
 ``python in_lerobot.py write ROOT CODEC``, in an environment with lerobot, writes a dataset, and prints its version.
-``python in_lerobot.py read ROOT BACKEND FILE`` keeps all rows, and windows at random rows, as `LeRobotDataset` gives them
-with this decoder of videos. Frames are uint8 of shape (height, width, 3) or with a first axis. These are processes of
-their own: PyAV and torchcodec each load an FFmpeg, and a process that writes with one after the other has read aborted.
+``python in_lerobot.py read ROOT BACKEND FILE`` keeps all rows, and windows at random rows, as lerobot's dataset gives
+them with this decoder of videos. Frames are uint8 of shape (height, width, 3) or with a first axis. Each of these is a
+process of its own: PyAV and torchcodec each load an FFmpeg, and a process that writes with one after the other has read aborted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 # PyPI's torchvision is built for CUDA, and does not load its operators without it; its reader of videos needs none.
 torch.library.define("torchvision::nms", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
 
-from lerobot.datasets.lerobot_dataset import CODEBASE_VERSION, LeRobotDataset
+from lerobot.datasets.lerobot_dataset import CODEBASE_VERSION, LeRobotDataset  # noqa: E402
 
 try:
     from lerobot.datasets.video_utils import FrameTimestampError
@@ -36,7 +36,9 @@ REFUSED = "refused"  # the field of a sample that its reader cannot read
 def picture(rng: np.random.Generator, height: int, width: int, episode: int, row: int) -> np.ndarray:
     """A picture that no other row has: gradients that move, and a block of noise."""
     y, x = np.mgrid[:height, :width]
-    image = np.stack([x * 2 + row * 5 + episode * 40, y * 3 + row * 9, np.full((height, width), row * 6 + episode * 17)], -1)
+    image = np.stack(
+        [x * 2 + row * 5 + episode * 40, y * 3 + row * 9, np.full((height, width), row * 6 + episode * 17)], -1
+    )
     image = (image % 256).astype(np.uint8)
     image[:16, :16] = rng.integers(0, 256, (16, 16, 3))
     return image
@@ -95,7 +97,7 @@ def plain(value: Any, name: str) -> np.ndarray:
 
 def read(root: Path, backend: str, path: Path) -> None:
     """Keep all rows, and some windows."""
-    kept = {}
+    kept: dict[str, Any] = {}
     rows = LeRobotDataset("shoal/robot", root=root, video_backend=backend)
     seconds = {name: [offset / FPS for offset in offsets] for name, offsets in OFFSETS.items()}
     windows = LeRobotDataset("shoal/robot", root=root, video_backend=backend, delta_timestamps=seconds)

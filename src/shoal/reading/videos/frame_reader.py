@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.decoding.video.boxes import VideoError
-from shoal.formats.decoding.video.packet_decoder import decoder_for
 from shoal.formats.decoding.video.video_table import VideoTable
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.videos.group_bytes import GroupBytes
+from shoal.reading.videos.kept_decoders import KeptDecoders
 from shoal.reading.videos.video_tables import VideoFiles, VideoTables
 from shoal.stats.counters import Counters
 from shoal.storage.retry import RetryControl, current_retry_control, retry_control
@@ -33,7 +33,7 @@ class FrameReader:
         self._tables = VideoTables(videos, self._began)
         self.groups = GroupBytes(keep_bytes, self._served)
         self._requests = None if videos.store.reads_ahead else RequestStats(counters)
-        self._lock = threading.Lock()
+        self._decoders, self._lock = KeptDecoders(), threading.Lock()
 
     def frames(self, video: int, seconds: NDArray[np.float64]) -> NDArray[np.uint8]:
         """Return the frames nearest to some times, shape (num_frames, height, width, 3); each is decoded once.
@@ -87,9 +87,8 @@ class FrameReader:
         data = self.groups.packets(video, table, run, read)
         times = table.packets.times[run[0] : run[1]].tolist()
         try:
-            frames, num_decoded = decoder_for((path, self.videos.files[video]), table).frames(
-                zip(times, data, strict=True), wanted
-            )
+            packets = zip(times, data, strict=True)
+            frames, num_decoded = self._decoders.of(video, table).frames(packets, wanted)
         except VideoError as error:
             raise self._damaged(video, table, run, str(error)) from None
         if missing := [time for time in wanted if time not in frames]:
@@ -127,5 +126,3 @@ class FrameReader:
         msg += f"{distances[worst]:.4f} s away, and the {table.num_frames} frames are from {table.seconds[0]:.3f} s "
         msg += f"to {table.seconds[-1]:.3f} s"
         return self.videos.damage(video, msg)
-
-

@@ -27,7 +27,7 @@ _SUFFIX = ".frames"
 _CACHE_BYTES, _CACHE_FILES = 2 << 30, 1 << 20
 _NUM_THREADS = 16
 _HELD_PACKETS = 4 << 20  # of the tables in memory: some 200 MB
-_HINT = "copy or download the video again; reading(on_error=\"skip\") leaves out samples with such frames"
+_HINT = 'copy or download the video again; reading(on_error="skip") leaves out samples with such frames'
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class VideoFiles:
         with ThreadPoolExecutor(min(_NUM_THREADS, len(missing)), thread_name_prefix="shoal-video") as pool:
             for number, _ in zip(missing, pool.map(read.table, missing), strict=True):
                 if number == missing[-1]:
-                    keep_within(scratch.directory, suffixes=(_SUFFIX,), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES)
+                    keep_within(
+                        scratch.directory, suffixes=(_SUFFIX,), limit_bytes=_CACHE_BYTES, limit_files=_CACHE_FILES
+                    )
         total = sum(file.num_bytes for file in self.files)
         text = "%s: the keyframes of %s (%s bytes) are listed, by reading %s bytes"
         _log.info(text, self.root, counted(len(missing), "video"), f"{total:,}", f"{read.num_bytes:,}")

@@ -21,9 +21,7 @@ _MOST_THREADS = 1 << 10
 class FrameVerbs(WindowVerbs):
     """Methods of `Dataset` for samples that refer to frames of videos."""
 
-    def decode_frames(
-        self, *, tolerance: float = 1e-4, keep: int | str = "64MiB", max_concurrency: int = 4
-    ) -> Self:
+    def decode_frames(self, *, tolerance: float = 1e-4, keep: int | str = "64MiB", max_concurrency: int = 4) -> Self:
         """Read and decode the frames of videos that samples refer to: the camera fields of LeRobot datasets.
 
         A reference becomes a uint8 array in RGB, shape (height, width, 3); the references of a window become one array,

@@ -51,7 +51,9 @@ def read_info(root: str, store: Store) -> DatasetInfo:
     found = store.find(path)
     if found is None:
         msg = f"{root}: there is no {INFO}, so this is no LeRobot dataset"
-        raise SourceError(msg, hint='shoal.open("lerobot://PATH-OR-URL") takes the directory that has data, meta and videos')
+        raise SourceError(
+            msg, hint='shoal.open("lerobot://PATH-OR-URL") takes the directory that has data, meta and videos'
+        )
     try:
         info = json.loads(read_whole(found, store))
         return _info_of(info)

@@ -48,7 +48,7 @@ def read_episodes(root: str, info: DatasetInfo, store: Store) -> Episodes:
 
 def read_texts(root: str, info: DatasetInfo, store: Store) -> dict[str, tuple[str, Sequence[str]]]:
     """Return the texts of tasks, and of subtasks if there are any, with the fields that have their numbers."""
-    texts = {}
+    texts: dict[str, tuple[str, Sequence[str]]] = {}
     for name, (path, field) in _TEXTS.items():
         if field in info.fields and (rows := _numbered_texts(root, path, name, field, info, store)):
             listed = [""] * (max(rows) + 1)
@@ -58,9 +58,7 @@ def read_texts(root: str, info: DatasetInfo, store: Store) -> dict[str, tuple[st
     return texts
 
 
-def _numbered_texts(
-    root: str, path: str, name: str, field: str, info: DatasetInfo, store: Store
-) -> dict[int, str]:
+def _numbered_texts(root: str, path: str, name: str, field: str, info: DatasetInfo, store: Store) -> dict[int, str]:
     suffix = ".parquet" if info.has_shared_files else ".jsonl"
     found = store.find(join(root, path + suffix))
     if found is None:
@@ -106,7 +104,11 @@ def _alone(root: str, info: DatasetInfo, store: Store) -> dict[str, list[Any]]:
             for episode in episodes
         ]
 
-    columns = {"episode": episodes, "length": [int(row["length"]) for row in rows], "data": names(info.data_path)}
+    columns: dict[str, list[Any]] = {
+        "episode": episodes,
+        "length": [int(row["length"]) for row in rows],
+        "data": names(info.data_path),
+    }
     for camera in info.cameras:
         columns[camera] = names(info.video_path, video_key=camera)
         columns[f"first of {camera}"] = [0.0] * len(episodes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class LeRobot:
     def snapshot(self, request: TableRequest) -> Snapshot:
         """Resolve a dataset to its data files; raises `SourceError` if its description cannot be read."""
         request.wanted.refuse_for(request.root)
-        root = request.root if scheme_of(request.root) else os.path.abspath(expand_home(request.root))
+        root = request.root if scheme_of(request.root) else str(Path(expand_home(request.root)).absolute())
         info = read_info(root, request.store)
         episodes = read_episodes(root, info, request.store)
         names = episodes.data_names
@@ -60,7 +60,9 @@ def _videos(root: str, names: Sequence[str], store: Store) -> VideoFiles:
     listed = _listed(root, store) if len(names) > _LISTED else {}
     missing = [path for path in paths if path not in listed]
     listed |= {info.path: info for info in stat_all(missing, store)}
-    files = [VideoFile(name, listed[path].num_bytes, listed[path].version) for name, path in zip(names, paths, strict=True)]
+    files = [
+        VideoFile(name, listed[path].num_bytes, listed[path].version) for name, path in zip(names, paths, strict=True)
+    ]
     return VideoFiles(store, root, tuple(files))
 
 
@@ -71,9 +73,7 @@ def _listed(root: str, store: Store) -> dict[str, ObjectInfo]:
         return {}  # each is looked up
 
 
-def _rows_outside(
-    info: DatasetInfo, episodes: Episodes, split: Any, root: str
-) -> dict[str, NDArray[np.int64]]:
+def _rows_outside(info: DatasetInfo, episodes: Episodes, split: Any, root: str) -> dict[str, NDArray[np.int64]]:
     """Return the rows that the chosen splits do not have, by data file."""
     if split is None or split == "all":
         return {}

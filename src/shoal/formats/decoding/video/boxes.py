@@ -83,7 +83,9 @@ def index_box(read: ReadBytes, num_bytes: int) -> bytes:
             raise VideoError(f"the box {name!r} ends at byte {end}, but the file has {num_bytes} bytes", first)
         if kind == b"moov":
             if end - begin > _LIMIT_BYTES:
-                raise VideoError(f"the index box has {end - begin} bytes, and shoal reads at most {_LIMIT_BYTES}", first)
+                raise VideoError(
+                    f"the index box has {end - begin} bytes, and shoal reads at most {_LIMIT_BYTES}", first
+                )
             is_held = end <= held_first + len(held)
             return held[begin - held_first : end - held_first] if is_held else bytes(read(begin, end))
         first = end

@@ -1,14 +1,11 @@
 """Frames from packets: FFmpeg's decoders by PyAV, without a container.
 
-A decoder gets the packets of a group from its keyframe up to the last needed frame, and nothing else. Decoders are kept
-for the next group, since opening a decoder takes longer than decoding a few small frames.
+A decoder gets the packets of a group from its keyframe up to the last needed frame, and nothing else.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -20,11 +17,8 @@ from shoal.formats.decoding.video.boxes import VideoError
 from shoal.formats.decoding.video.video_table import VideoTable
 from shoal.hints import pip_install
 
-_KEPT_DECODERS = 8  # in each thread
 _DECODERS = {"av1": ("libdav1d", "libaom-av1", "av1"), "vp9": ("vp9", "libvpx-vp9")}
 _COLORS = ("color_primaries", "color_trc", "colorspace")
-
-_kept = threading.local()
 
 
 def video_library(what: str) -> Any:
@@ -54,8 +48,8 @@ class PacketDecoder:
         ``packets`` are presentation times, each with the bytes of a packet; the first is a keyframe. Frames are uint8,
         shape (height, width, 3). Raises `VideoError` if the decoder refuses a packet.
         """
-        missing, frames, num_decoded = set(wanted), {}, 0
-        time = None
+        frames: dict[int, NDArray[np.uint8]] = {}
+        missing, num_decoded, time = set(wanted), 0, None
         try:
             for time, data in packets:
                 num_decoded += self._take(self._decoded(time, data), missing, frames)
@@ -100,19 +94,6 @@ def _decoder_of(av: Any, table: VideoTable) -> Any:
         if table.colors:
             codec.color_range = 2 if table.colors[3] else 1
         return codec
-    raise UsageError(f"this build of FFmpeg cannot decode {table.codec}", hint="install PyAV from its wheel: pip install av")
-
-
-def decoder_for(key: object, table: VideoTable) -> PacketDecoder:
-    """Return the decoder of this thread for a video, kept under ``key`` from an earlier call or new."""
-    kept: OrderedDict[object, PacketDecoder] = vars(_kept).setdefault("decoders", OrderedDict())
-    decoder = kept.pop(key, None) or PacketDecoder(table)
-    kept[key] = decoder
-    while len(kept) > _KEPT_DECODERS:
-        kept.popitem(last=False)
-    return decoder
-
-
-def stacked(frames: Mapping[int, NDArray[np.uint8]], times: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the frames at some times as one array, shape (num_frames, height, width, 3)."""
-    return np.stack([frames[time] for time in times])
+    raise UsageError(
+        f"this build of FFmpeg cannot decode {table.codec}", hint="install PyAV from its wheel: pip install av"
+    )

@@ -113,7 +113,8 @@ def _positions(data: bytes, tables: Box, sizes: NDArray[np.int64]) -> NDArray[np
     ends = np.cumsum(sizes)
     first_packets = np.cumsum(packets_in) - packets_in
     before = ends[first_packets] - sizes[first_packets]  # bytes of all packets before each chunk
-    return ends - sizes + np.repeat(chunks - before, packets_in)
+    positions: NDArray[np.int64] = ends - sizes + np.repeat(chunks - before, packets_in)
+    return positions
 
 
 def _decode_times(data: bytes, tables: Box, num_packets: int) -> NDArray[np.int64]:
@@ -132,9 +133,7 @@ def _shifts(data: bytes, tables: Box, num_packets: int) -> NDArray[np.int64]:
     return _repeated(rows[:, 1].astype(np.int32).astype(np.int64), rows[:, 0], num_packets, "ctts")
 
 
-def _repeated(
-    values: NDArray[np.int64], counts: NDArray[np.int64], num_packets: int, name: str
-) -> NDArray[np.int64]:
+def _repeated(values: NDArray[np.int64], counts: NDArray[np.int64], num_packets: int, name: str) -> NDArray[np.int64]:
     total = int(counts.sum())  # counts are 32 bits each: no sum of a table overflows
     if total != num_packets:
         raise VideoError(f"the table {name!r} has {total} packets, but sizes are listed for {num_packets}")

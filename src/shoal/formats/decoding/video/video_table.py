@@ -109,11 +109,10 @@ class VideoTable:
         runs: list[tuple[int, int]] = []
         for packet in np.unique(packets).tolist():
             first, end = self.first_packet(packet), packet + 1
-            if runs and first <= runs[-1][1]:
-                first, end = runs[-1][0], max(runs[-1][1], end)
-                runs[-1] = (first, end)
-            else:
-                runs.append((first, end))
+            while runs and first <= runs[-1][1]:  # a frame of an open group also needs the group before
+                first_before, end_before = runs.pop()
+                first, end = min(first, first_before), max(end, end_before)
+            runs.append((first, end))
         return runs
 
     def to_bytes(self) -> bytes:
