@@ -157,3 +157,7 @@ def _describe(root: Path, version: str, episodes: list[dict[str, Any]], *, num_f
     )
     tasks = [json.dumps({"task_index": number, "task": task}) for number, task in enumerate(TASKS)]
     (meta / "tasks.jsonl").write_text("\n".join(tasks) + "\n")
+
+
+if __name__ == "__main__":
+    write_robot(Path(__file__).parent / "guides" / "robot", (12, 9, 14, 10), episodes_per_file=2)

@@ -49,7 +49,7 @@ class FrameVerbs(WindowVerbs):
         --------
         >>> robot = shoal.open("lerobot://robot")
         >>> robot[3]["observation.image"]
-        np.void((0, 0.3), dtype=[('video', '<i4'), ('seconds', '<f8')])
+        np.void((0, 0.30000001192092896), dtype=[('video', '<i4'), ('seconds', '<f8')])
         >>> robot.decode_frames()[3]["observation.image"].shape
         (48, 64, 3)
         """
