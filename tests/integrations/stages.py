@@ -24,6 +24,14 @@ def is_odd(sample: dict[str, Any]) -> bool:
     return int(sample["cls"]) % 2 == 1
 
 
+def begins_odd(window: dict[str, Any]) -> bool:
+    """Of a window: what `is_odd` says of its first row; all of its rows are checked."""
+    rows = [int(row) for row in window["cls"]]
+    first, num_rows = rows[0], len(rows) - int(window["is_pad"].sum())
+    assert rows == [first + min(place, num_rows - 1) for place in range(len(rows))]
+    return first % 2 == 1
+
+
 def in_parts(sample: dict[str, Any]) -> list[dict[str, Any]]:
     """Up to three parts of a sample: none for each fourth sample."""
     return [{**sample, "part": part} for part in range(int(sample["cls"]) % 4)]

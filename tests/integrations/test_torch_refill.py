@@ -127,7 +127,7 @@ def test_other_loaders_are_refused(tars: Dataset) -> None:
 
 # Each leg is a world size, a number of workers, and the steps after which each rank is killed, or 0.
 # A rank that forks its workers needs no fork server of its own, which would import torch.
-@pytest.mark.parametrize("kind", ["filtered", "divided", "joined"])
+@pytest.mark.parametrize("kind", ["filtered", "divided", "joined", pytest.param("windows", marks=pytest.mark.drill)])
 @pytest.mark.parametrize(
     ("legs", "method"),
     [

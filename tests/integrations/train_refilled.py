@@ -36,8 +36,13 @@ def dataset(out: Path, kind: str) -> shoal.Dataset:
     ds = shoal.open(str(out / "data"), index=str(out / "fine.index"))
     if kind == "joined":
         ds = ds.join(shoal.open(out / "captions"), on=("__key__", "id"))
+    if kind == "windows":
+        ds = ds.windows(3, by="shard", pad="edge")  # one of each sample, which begins with it
     ds = ds.shuffle(seed=11, window=100_000, num_canonical_nodes=2)
-    ds = ds.flat_map(stages.in_parts, most=3) if kind == "divided" else ds.filter(stages.is_odd, refill=True)
+    if kind == "divided":
+        ds = ds.flat_map(stages.in_parts, most=3)
+    else:
+        ds = ds.filter(stages.begins_odd if kind == "windows" else stages.is_odd, refill=True)
     return ds.with_ids().batch(8, steps="apart")
 
 

@@ -128,7 +128,7 @@ def windows_in(batch: dict[str, Any]) -> list[int]:
     is_single = np.ndim(batch["__id__"]) == 0
     windows = {name: [values] if is_single else values for name, values in batch.items()}
     for number, mask in enumerate(windows["is_pad"]):
-        rows = {name: windows[name][number] for name in ("id", "text", "bin", "cls") if name in windows}
+        rows: dict[str, Any] = {name: windows[name][number] for name in ("id", "text", "bin", "cls") if name in windows}
         if "bin" in rows:
             rows["__key__"] = [f"{int(row):05d}" for row in rows["cls"]]
             assert rows["__key__"][0] == windows["__key__"][number]

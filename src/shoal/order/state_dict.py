@@ -173,7 +173,7 @@ class State:
         if self.index != index:
             msg = f"the state belongs to dataset {self.index}; this dataset is {index}"
             hint = "the shards, their order or contents changed since the state was saved, or their cut into samples: "
-            hint += "the length of windows, as in format=Tokens(length), is part of the dataset"
+            hint += "windows(), and the length in format=Tokens(length), are part of the dataset"
             raise StateError(msg, hint=hint)
         if self.seed != seed:
             msg = f"the state was saved with seed={self.seed}; this stream has seed={seed}"

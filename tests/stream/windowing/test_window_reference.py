@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

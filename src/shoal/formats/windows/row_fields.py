@@ -90,13 +90,13 @@ def fields_of_columns(columns: Columns) -> RowFields:
 
 
 def _bytes_at(array: NDArray[np.uint8], row: int) -> bytes:
-    return array[row].tobytes()
+    return bytes(array[row].data)
 
 
 def fields_of_rows(rows: Mapping[int, Sample | ShardError], num_rows: int) -> RowFields:
     """Return the fields of some of ``num_rows`` rows, by row; a damaged row is its error."""
-    errors = {row: found for row, found in rows.items() if isinstance(found, ShardError)}
-    samples = {row: found for row, found in rows.items() if isinstance(found, dict)}
+    errors = {row: decoded for row, decoded in rows.items() if isinstance(decoded, ShardError)}
+    samples = {row: decoded for row, decoded in rows.items() if isinstance(decoded, dict)}
     names = dict.fromkeys(name for sample in samples.values() for name in sample)
     numbers = np.fromiter(samples, dtype=np.int64, count=len(samples))
     fields: dict[str, Field] = {}

@@ -40,7 +40,8 @@ class Windows(Format):
     has_columns = True
 
     def __init__(self, inner: Format, index: Index, table: WindowTable, stack: Stack) -> None:
-        self.inner, self._index, self._table, self._stack = inner, index, table, stack
+        self.inner, self.table = inner, table
+        self._index, self._stack = index, stack
         self.name, self.suffixes = inner.name, inner.suffixes
         self.options = {**inner.options, "windows": table.shape.to_dict()}
         self.whole_codec = inner.whole_codec
@@ -51,34 +52,34 @@ class Windows(Format):
 
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
         """Return the fields of the rows, and the masks of padded places."""
-        names, shape = self.inner.field_names(head), self._table.shape
+        names, shape = self.inner.field_names(head), self.table.shape
         if names is None or not shape.is_padded:
             return names
         return [*names, *(map(mask_name, shape.offsets) if shape.offsets else [IS_PAD])]
 
     def projected(self, names: Sequence[str]) -> Windows:
         """Return windows of only these fields; a mask needs its field."""
-        masked = {mask_name(field): field for field in self._table.shape.offsets}
+        masked = {mask_name(field): field for field in self.table.shape.offsets}
         wanted = [*dict.fromkeys(masked.get(name, name) for name in names if name != IS_PAD)]
         inner = self.inner.projected(wanted) if wanted else self.inner
-        return Windows(inner, self._index, self._table, self._stack)
+        return Windows(inner, self._index, self.table, self._stack)
 
     def parse(self, buffer: Buffer, span: Span) -> WindowRecords:
         """Parse the rows in some bytes, and open the windows that begin there; raises `ShardError` as ``inner``."""
         extents = self._extents_in(span, len(buffer))
-        first_window = int(self._table.windows_before(np.array([extents.first_row]))[0])
+        first_window = int(self.table.windows_before(np.array([extents.first_row]))[0])
         numbers = np.arange(first_window, first_window + span.num_samples)
         anchors = Anchors(*(rows - extents.first_row for rows in self._rows_of(numbers)))
-        needed = int(self._table.row_ranges(numbers[-1:])[1][0]) if len(numbers) else extents.first_row
+        needed = int(self.table.row_ranges(numbers[-1:])[1][0]) if len(numbers) else extents.first_row
         if needed > extents.end_row:
             msg = (
                 f"{span.num_samples} windows need the rows up to {needed}, but these bytes end before {extents.end_row}"
             )
             raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_INDEX)
-        return WindowRecords(self._parsed(buffer, span, extents), anchors, self._table.shape, self._stack)
+        return WindowRecords(self._parsed(buffer, span, extents), anchors, self.table.shape, self._stack)
 
     def _rows_of(self, windows: Any) -> tuple[Any, Any, Any]:
-        return (self._table.anchors(windows), *self._table.episode_rows(windows))
+        return (self.table.anchors(windows), *self.table.episode_rows(windows))
 
     def _parsed(self, buffer: Buffer, span: Span, extents: _Extents) -> Records:
         """Parse the rows of extents; if that fails, parse them in smaller pieces, so that few rows are damaged."""

@@ -50,8 +50,8 @@ def _offsets(name: str, some: Any) -> tuple[int, ...]:
 
 
 def _pad(pad: Any) -> Pad:
-    if pad is None or pad == EDGE:
-        return EDGE if pad is not None else None
+    if pad is None or (isinstance(pad, str) and pad == EDGE):
+        return pad
     if isinstance(pad, int | float | np.number) and not isinstance(pad, bool | np.bool_):
         return pad.item() if isinstance(pad, np.number) else pad
     msg = f"windows(pad=) takes None, 'edge' or a number; got {with_type(pad)}"

@@ -63,10 +63,9 @@ _STORED_ROWS = (
 
 def windowed_spec(spec: DatasetSpec, shape: WindowShape, by: Any) -> DatasetSpec:
     """Return the description of the windows of a dataset of rows; raises `UsageError`, see `shoal.Dataset.windows`."""
-    spec.opened.one("windows()")
-    spec.refuse("windows()", (*CHOSEN, *_STORED_ROWS))
     rows = spec.opened.one("windows()")
     _check_rows(rows)
+    spec.refuse("windows()", (*CHOSEN, *_STORED_ROWS))
     _check_fields(rows, shape)
     rows, borders, name, episodes = _with_episodes(rows, by)
     table = WindowTable(borders, shape)
