@@ -59,9 +59,9 @@ class Counters:
     Scans of remote shards made ``num_scan_requests`` of ``scanned_bytes``, with ``num_scan_retries``; the requests and
     retries above do not include them.
 
-    Frames of videos (`Dataset.decode_frames`): ``num_frames`` were delivered, for which ``num_decoded_frames`` were
-    decoded from ``video_bytes``, read by ``num_video_reads``; ``served_video_bytes`` more were needed and still in
-    memory, at most ``peak_video_bytes`` at a time.
+    Frames of videos (`Dataset.decode_frames`): ``num_frames`` were delivered, and
+    ``num_decoded_frames`` decoded from ``video_bytes``, which ``num_video_reads`` read. ``served_video_bytes`` more were
+    needed and still in memory, at most ``peak_video_bytes`` at a time.
 
     Workers of a loader sent ``num_unshared_batches`` through a pipe, which is slower, because shared memory was full.
 

@@ -1,6 +1,6 @@
 """Compares LeRobot datasets as shoal reads them with lerobot's own reader, value by value and pixel by pixel.
 
-``python -m tests.compat.lerobot.robots`` has lerobot write datasets (v3.0 with three codecs, and v2.1 by an older
+``python -m tests.compat.lerobot.robots [RELEASE ...]`` has lerobot write datasets (v3.0 with three codecs, and v2.1 by an older
 release) and read them with both of its decoders: PyAV, whose pixels must be equal, and torchcodec, whose conversion of
 colors may differ by some levels. Exit code 1 if any value differs; what this machine cannot have is skipped by name.
 """
@@ -23,10 +23,11 @@ import shoal
 HERE = Path(__file__).parent
 # lerobot asks for robots, simulators and other versions of torch; its reader of datasets needs these alone.
 _NEEDED = (
-    *("numpy==2.2.6", "datasets==4.8.5", "av==18.1.0", "pandas==3.1.1", "pillow>=11", "jsonlines==4.0.0"),
+    *("numpy==2.2.6", "av==18.1.0", "pandas==3.1.1", "pillow>=11", "jsonlines==4.0.0"),
     *("safetensors==0.8.0", "psutil==7.2.2", "pyyaml==6.0.4"),
 )
 _ALONE = ("torchvision==0.25.0", "torchcodec==0.13.0", "accelerate==1.15.0")
+_DATASETS = {"0.4.4": "datasets==4.8.5", "0.3.3": "datasets==3.6.0"}
 RELEASES = {"0.4.4": ("h264", "hevc", "libsvtav1"), "0.3.3": ("libsvtav1",)}
 """Codecs by release: 0.4.4 writes v3.0, and 0.3.3 v2.1, with one codec."""
 OFFSETS = {"observation.images.top": [-2, 0, 1], "action": list(range(16)), "observation.state": [-1, 0]}
@@ -36,7 +37,7 @@ _MOST_LEVELS = {"pyav": 0, "torchcodec": 2}
 def python_of(release: str) -> Path:
     """The Python that has a release of lerobot."""
     alone = (f"lerobot=={release}", *_ALONE)
-    return environment(home_of(HOME, f"lerobot-{release}"), _NEEDED, alone=alone, torch=True)
+    return environment(home_of(HOME, f"lerobot-{release}"), (*_NEEDED, _DATASETS[release]), alone=alone, torch=True)
 
 
 class Counts(NamedTuple):
@@ -106,7 +107,8 @@ def comparisons(python: Path, home: Path, codec: str) -> Iterator[tuple[str, Cou
 def main() -> int:
     """Compare, and return the exit code."""
     num_wrong = 0
-    for release, codecs in RELEASES.items():
+    for release in sys.argv[1:] or RELEASES:
+        codecs = RELEASES[release]
         with tempfile.TemporaryDirectory(prefix="shoal-lerobot-") as home:
             try:
                 python = python_of(release)

@@ -112,7 +112,7 @@ class DecodeFrames(Stage):
 
 @dataclass(frozen=True, slots=True)
 class _Decoding(Stage):
-    """The wait for the frames of a sample; its errors are those of the stage."""
+    """The wait for the frames of a sample; errors name the stage."""
 
     stage: DecodeFrames
     result: Future[Any]

@@ -24,7 +24,7 @@ _LIMIT_BYTES = 1 << 30  # of the pixels of one call
 class FrameReader:
     """A reader of frames of the videos of a dataset, for all threads of a process.
 
-    ``tolerance_seconds`` is the least distance at which a frame no longer matches a time; ``keep_bytes`` limits the
+    A frame matches a time if it is nearer than ``tolerance_seconds``; ``keep_bytes`` limits the
     encoded bytes that are kept for later frames. Requests are counted in ``counters``.
     """
 

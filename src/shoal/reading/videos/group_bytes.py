@@ -100,7 +100,7 @@ def groups_of(table: VideoTable, run: tuple[int, int]) -> list[GroupRange]:
 
 
 def _read(table: VideoTable, packets: Sequence[int], read: ReadRange) -> list[bytes]:
-    """Read some packets: those that lie side by side in the file with one request."""
+    """Read some packets; packets that lie side by side in the file are one request."""
     positions, sizes = table.packets.positions, table.packets.sizes
     data: list[bytes] = []
     begin = 0

@@ -48,22 +48,22 @@ class DatasetInfo:
 def read_info(root: str, store: Store) -> DatasetInfo:
     """Read the description of a dataset; raises `SourceError` if there is none, or shoal does not read its version."""
     path = join(root, INFO)
-    found = store.find(path)
-    if found is None:
+    described = store.find(path)
+    if described is None:
         msg = f"{root}: there is no {INFO}, so this is no LeRobot dataset"
         raise SourceError(
             msg, hint='shoal.open("lerobot://PATH-OR-URL") takes the directory that has data, meta and videos'
         )
     try:
-        info = json.loads(read_whole(found, store))
+        info = json.loads(read_whole(described, store))
         return _info_of(info)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise SourceError(f"{path} is not the description of a LeRobot dataset: {error}", hint=_HINT) from None
 
 
 def _info_of(info: Mapping[str, Any]) -> DatasetInfo:
-    found = _VERSION.match(str(info["codebase_version"]))
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    numbers = _VERSION.match(str(info["codebase_version"]))
+    version = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if version not in _READ:
         raise ValueError(f"its codebase_version is {info['codebase_version']!r}")
     features = info["features"]
@@ -98,9 +98,9 @@ def filled(pattern: str, **values: Any) -> str:
     Raises `LookupError` if the pattern has another field.
     """
 
-    def value(found: re.Match[str]) -> str:
-        shown = values[found[1]]
-        return str(shown) if found[2] is None else f"{shown:0{found[2]}d}"
+    def value(field: re.Match[str]) -> str:
+        shown = values[field[1]]
+        return str(shown) if field[2] is None else f"{shown:0{field[2]}d}"
 
     path = _FIELD.sub(value, pattern)
     if path.startswith("/") or ".." in path.split("/") or "{" in path:

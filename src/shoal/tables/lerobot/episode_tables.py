@@ -60,12 +60,12 @@ def read_texts(root: str, info: DatasetInfo, store: Store) -> dict[str, tuple[st
 
 def _numbered_texts(root: str, path: str, name: str, field: str, info: DatasetInfo, store: Store) -> dict[int, str]:
     suffix = ".parquet" if info.has_shared_files else ".jsonl"
-    found = store.find(join(root, path + suffix))
-    if found is None:
+    file = store.find(join(root, path + suffix))
+    if file is None:
         return {}
     if not info.has_shared_files:
-        return {int(row[field]): str(row[name]) for row in _lines(found, store)}
-    table = _table(found, store)
+        return {int(row[field]): str(row[name]) for row in _lines(file, store)}
+    table = _table(file, store)
     (text_name,) = [column for column in table.column_names if column != field][:1]  # the index of a pandas table
     return dict(zip(map(int, table[field].to_pylist()), map(str, table[text_name].to_pylist()), strict=True))
 
@@ -76,8 +76,8 @@ def _shared(root: str, info: DatasetInfo, store: Store) -> dict[str, list[Any]]:
     for camera in info.cameras:
         wanted += [f"videos/{camera}/{each}" for each in ("chunk_index", "file_index", "from_timestamp")]
     rows: dict[str, list[Any]] = {name: [] for name in wanted}
-    for found in _description_files(root, store):
-        table = _table(found, store, columns=wanted)
+    for file in _description_files(root, store):
+        table = _table(file, store, columns=wanted)
         for name in wanted:
             rows[name] += table[name].to_pylist()
     columns: dict[str, list[Any]] = {"episode": rows["episode_index"], "length": rows["length"]}
@@ -143,36 +143,36 @@ def _description_files(root: str, store: Store) -> list[ObjectInfo]:
     """Return the files that describe episodes: from a listing, or by their numbers if the store cannot list."""
     prefix = join(root, "meta/episodes")
     try:
-        found = [info for info in store.list(f"{prefix.rstrip('/')}/") if info.path.endswith(".parquet")]
+        files = [info for info in store.list(f"{prefix.rstrip('/')}/") if info.path.endswith(".parquet")]
     except StorageError:
-        found = list(_by_number(root, store))
-    if not found:
+        files = list(_by_number(root, store))
+    if not files:
         raise ValueError("there are no files in meta/episodes")
-    return found
+    return files
 
 
 def _by_number(root: str, store: Store) -> Iterator[ObjectInfo]:
     for chunk in range(_MOST_FILES):
-        for file in range(_MOST_FILES):
-            found = store.find(join(root, f"meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"))
-            if found is None:
+        for number in range(_MOST_FILES):
+            file = store.find(join(root, f"meta/episodes/chunk-{chunk:03d}/file-{number:03d}.parquet"))
+            if file is None:
                 break
-            yield found
-        if not file:
+            yield file
+        if not number:
             return
 
 
-def _table(found: ObjectInfo, store: Store, *, columns: list[str] | None = None) -> Any:
+def _table(file: ObjectInfo, store: Store, *, columns: list[str] | None = None) -> Any:
     arrow_library("a LeRobot dataset")
     import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
 
     try:
-        return pq.read_table(io.BytesIO(read_whole(found, store)), columns=columns)
+        return pq.read_table(io.BytesIO(read_whole(file, store)), columns=columns)
     except OSError as error:
-        raise ValueError(f"{found.path}: {error}") from None
+        raise ValueError(f"{file.path}: {error}") from None
 
 
-def _lines(found: ObjectInfo, store: Store) -> Iterator[Any]:
-    for line in read_whole(found, store).splitlines():
+def _lines(file: ObjectInfo, store: Store) -> Iterator[Any]:
+    for line in read_whole(file, store).splitlines():
         if line.strip():
             yield json.loads(line)

@@ -1,6 +1,6 @@
 """The table of a video: the decoder that it needs, and the byte range and time of every packet.
 
-A table has what is needed to decode any frame from the bytes of its group of pictures alone. It is made from the index
+With its table, any frame of a video is decoded from the bytes of its group of pictures alone. It is made from the index
 box of the file, about 1% of the bytes, and stored as text and numbers, without pickles.
 """
 
@@ -79,7 +79,7 @@ class VideoTable:
 
     @cached_property
     def keys(self) -> NDArray[np.int64]:
-        """Packets at which decoding can begin, ascending."""
+        """Packets of keyframes, where decoding can begin, ascending."""
         return np.flatnonzero(self.packets.is_key)
 
     def nearest(self, seconds: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -91,7 +91,7 @@ class VideoTable:
         return self.shown[chosen], np.abs(times[chosen] - seconds)
 
     def first_packet(self, packet: int) -> int:
-        """Return the packet at which decoding must begin to get the frame of a packet.
+        """Return the keyframe where decoding must begin to get the frame of a packet.
 
         A frame that is shown before its keyframe, but decoded after it (an open group), also needs the group before.
         """
