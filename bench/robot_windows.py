@@ -1,9 +1,10 @@
 """Windows with frames from a LeRobot dataset: shoal beside lerobot's own readers.
 
-``python bench/robot_windows.py [--episodes N] [--samples N]`` has lerobot write a dataset (two cameras of 240 x 320, AV1 with
-its defaults), and reads shuffled windows of it (two frames of a camera, one of the other, 16 actions) with shoal, with
-`LeRobotDataset` and with `StreamingLeRobotDataset`: samples and processor seconds, bytes that the process read, and
-frames decoded, per delivered frame. Each reader is a process of its own with one thread for decoding; rounds alternate.
+``python bench/robot_windows.py [--episodes N] [--samples N]`` has lerobot write a dataset (two cameras of 240 x 320,
+AV1 with its defaults), and reads shuffled windows of it (two frames of a camera, one of the other, 16 actions) with
+shoal, with `LeRobotDataset` and with `StreamingLeRobotDataset`: samples and processor seconds, bytes that the process
+read, and frames decoded, per delivered frame. Each reader is a process of its own with one thread for decoding; rounds
+alternate.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ READERS = ("shoal", "shoal as floats", "shoal, all shuffled", "lerobot torchcode
 
 def of_lerobot() -> Any:
     """Return lerobot's module of datasets, inside of its environment."""
-    import torch
+    import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
     # PyPI's torchvision does not load its operators without CUDA; the reader of videos needs none.
     torch.library.define("torchvision::nms", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-    from lerobot.datasets import lerobot_dataset
+    from lerobot.datasets import lerobot_dataset  # noqa: PLC0415
 
     return lerobot_dataset
 
@@ -67,7 +68,7 @@ def write(root: Path, num_episodes: int) -> None:
 
 def shoal_samples(root: Path, reader: str) -> tuple[Iterable[Any], Callable[[], dict[str, Any]]]:
     """Return shuffled samples, and the counts of their stream."""
-    import shoal
+    import shoal  # noqa: PLC0415
 
     windows = shoal.open(f"lerobot://{root}").windows(offsets=OFFSETS, pad="edge").decode_frames(max_concurrency=1)
     ds = windows.shuffle("full" if "all" in reader else "window", seed=0)
@@ -86,14 +87,14 @@ def lerobot_samples(root: Path, reader: str) -> tuple[Iterable[Any], Callable[[]
     seconds = {name: [offset / FPS for offset in offsets] for name, offsets in OFFSETS.items()}
     module = of_lerobot()
     if "streaming" in reader:
-        from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
+        from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset  # noqa: PLC0415
 
         return StreamingLeRobotDataset("shoal/bench", root=root, delta_timestamps=seconds, buffer_size=1000), dict
     backend = reader.rpartition(" ")[2]
     ds = module.LeRobotDataset("shoal/bench", root=root, delta_timestamps=seconds, video_backend=backend)
     decoded = 0
     if backend == "pyav":
-        import torchvision
+        import torchvision  # noqa: PLC0415
 
         following = torchvision.io.VideoReader.__next__
 
@@ -132,7 +133,7 @@ def measure(root: Path, reader: str, num_samples: int) -> dict[str, Any]:
 
 def run(python: str | Path, *words: str) -> str:
     """Run this script with a Python, and return the last line that it prints."""
-    from tests.environments import run as ran
+    from tests.environments import run as ran  # noqa: PLC0415
 
     outside = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return (ran(python, __file__, *words, env=outside).strip().splitlines() or [""])[-1]
@@ -155,7 +156,7 @@ def main() -> None:
             print(json.dumps(measure(Path(words[0]), words[1], int(words[2]))))
         return
     sys.path.insert(0, str(ROOT))
-    from tests.compat.lerobot.robots import python_of
+    from tests.compat.lerobot.robots import python_of  # noqa: PLC0415
 
     theirs = python_of("0.4.4")
     with tempfile.TemporaryDirectory(prefix="shoal-bench-lerobot-") as home:
@@ -171,9 +172,7 @@ def main() -> None:
                 )
         size = sum(path.stat().st_size for path in root.rglob("*.mp4"))
         print(f"{size:,} bytes of video, {subprocess.list2cmdline(sys.argv)}")
-    print(
-        "| reader | samples/s | CPU ms a sample | bytes read a delivered frame | frames decoded a delivered frame | peak MiB |"
-    )
+    print("| reader | samples/s | CPU ms a sample | bytes read a frame | frames decoded a frame | peak MiB |")
     print("| --- | --- | --- | --- | --- | --- |")
     for reader, rounds in found.items():
         best = min(rounds, key=lambda each: each["cpu"])

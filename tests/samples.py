@@ -86,7 +86,8 @@ def write_example_data(directory: Path) -> Path:
 
     ``pets/`` has 120 texts of cats, 60 of dogs and 20 of owls, ``data/`` has their four tar shards, and ``pets.csv``
     three rows. ``docs/`` has 40 documents of 8 to 47 tokens, ``tokens.bin`` 5,000 tokens; ``web/`` and ``code/`` have
-    90 and 30 texts. LitData wrote ``litdata/`` and ``litdata-tokens/``; ``robot/`` is a LeRobot dataset. ``tokenizer.json`` has all words of ``pets/``.
+    90 and 30 texts. LitData wrote ``litdata/`` and ``litdata-tokens/``; ``robot/`` is a LeRobot dataset.
+    ``tokenizer.json`` has all words of ``pets/``.
     """
     import numpy as np
 

@@ -118,7 +118,7 @@ def test_any_frames_come_from_their_runs(kind: str) -> None:
         wanted = table.shown[[first, second]]
         runs = table.runs(wanted)
         assert all(one[1] < other[0] for one, other in itertools.pairwise(runs))
-        found = {}
+        found: dict[int, Any] = {}
         for begin, end in runs:
             packets = [
                 (times[each], data[positions[each] : positions[each] + sizes[each]]) for each in range(begin, end)

@@ -60,8 +60,8 @@ class Counters:
     retries above do not include them.
 
     Frames of videos (`Dataset.decode_frames`): ``num_frames`` were delivered, and
-    ``num_decoded_frames`` decoded from ``video_bytes``, which ``num_video_reads`` read. ``served_video_bytes`` more were
-    needed and still in memory, at most ``peak_video_bytes`` at a time.
+    ``num_decoded_frames`` decoded from ``video_bytes``, which ``num_video_reads`` read. ``served_video_bytes`` more
+    were needed and still in memory, at most ``peak_video_bytes`` at a time.
 
     Workers of a loader sent ``num_unshared_batches`` through a pipe, which is slower, because shared memory was full.
 

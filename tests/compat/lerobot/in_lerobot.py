@@ -2,8 +2,9 @@
 
 ``python in_lerobot.py write ROOT CODEC``, in an environment with lerobot, writes a dataset, and prints its version.
 ``python in_lerobot.py read ROOT BACKEND FILE`` keeps all rows, and windows at random rows, as lerobot's dataset gives
-them with this decoder of videos. Frames are uint8 of shape (height, width, 3) or with a first axis. Each of these is a
-process of its own: PyAV and torchcodec each load an FFmpeg, and a process that writes with one after the other has read aborted.
+them with this decoder of videos. Frames are uint8 of shape (height, width, 3) or with a first axis.
+
+Each is a process of its own: PyAV and torchcodec load an FFmpeg each, and a process that wrote and read has aborted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Compares LeRobot datasets as shoal reads them with lerobot's own reader, value by value and pixel by pixel.
 
-``python -m tests.compat.lerobot.robots [RELEASE ...]`` has lerobot write datasets (v3.0 with three codecs, and v2.1 by an older
-release) and read them with both of its decoders: PyAV, whose pixels must be equal, and torchcodec, whose conversion of
-colors may differ by some levels. Exit code 1 if any value differs; what this machine cannot have is skipped by name.
+``python -m tests.compat.lerobot.robots [RELEASE ...]`` has lerobot write datasets (v3.0 with three codecs, and v2.1 by
+an older release) and read them with both of its decoders: PyAV, whose pixels must be equal, and torchcodec, whose
+conversion of colors may differ by some levels. Exit code 1 if any value differs; what this machine cannot have is
+skipped by name.
 """
 
 from __future__ import annotations
