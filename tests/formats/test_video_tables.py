@@ -46,6 +46,8 @@ def written(
     codec: str, options: dict[str, str], *, varies: bool = False, container: dict[str, str] | None = None
 ) -> bytes:
     """A video whose frame n shows n."""
+    if codec not in av.codecs_available:  # PyAV's wheels have more encoders from release to release
+        pytest.skip(f"this PyAV has no {codec}")
     with tempfile.NamedTemporaryFile(suffix=".mp4") as target:  # to move the index, FFmpeg opens a file again
         _write(target.name, codec, options, varies=varies, container=container or {})
         return Path(target.name).read_bytes()
