@@ -90,7 +90,7 @@ LIBRARIES = {
     "PIL": ("shoal.formats", "shoal.stream"),
     "simplejpeg": ("shoal.formats.decoding.images",),
     "soundfile": ("shoal.formats.decoding.audio_and_video",),
-    "av": ("shoal.formats.decoding.audio_and_video",),
+    "av": ("shoal.formats.decoding.audio_and_video", "shoal.formats.decoding.video"),
     "msgpack": ("shoal.formats",),
     "msgspec": ("shoal.formats.decoding.json_text",),
     "cbor2": ("shoal.formats",),

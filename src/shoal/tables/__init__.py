@@ -1,1 +1,1 @@
-"""Tables of Delta Lake, Iceberg and Hudi: a version of a table is resolved to Parquet files and their columns."""
+"""Tables of Delta Lake, Iceberg and Hudi, and LeRobot datasets: a version is resolved to Parquet files and columns."""

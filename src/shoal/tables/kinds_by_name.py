@@ -10,10 +10,11 @@ from shoal.indexing.tables.snapshot_protocol import TableKind
 from shoal.tables.delta_lake import DeltaLake
 from shoal.tables.hudi_tables import Hudi
 from shoal.tables.iceberg.iceberg_tables import Iceberg
+from shoal.tables.lerobot.lerobot_datasets import LeRobot
 from shoal.tables.table_parquet import TableParquet
 
 TABLES: Mapping[str, Callable[[], TableKind]] = MappingProxyType(
-    {"delta": DeltaLake, "iceberg": Iceberg, ".metadata.json": Iceberg, "hudi": Hudi}
+    {"delta": DeltaLake, "iceberg": Iceberg, ".metadata.json": Iceberg, "hudi": Hudi, "lerobot": LeRobot}
 )
 """Makers of kinds by scheme, and by the suffix of their names."""
 
