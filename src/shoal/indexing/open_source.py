@@ -224,7 +224,7 @@ class _Finding:
         request = TableRequest(root, store, wanted, split, dict(self.storage_options or {}))
         snapshot = kind.snapshot(request)
         source = snapshot.source
-        store = with_retries(open_store(source.paths[0], self.storage_options), self.storage_options)
+        store = snapshot.store or with_retries(open_store(source.paths[0], self.storage_options), self.storage_options)
         opening = self.opening(source, store, snapshot.format)
         left: SamplesLeft | None = None
         if snapshot.deleted:

@@ -62,7 +62,8 @@ class Snapshot:
     ``version`` identifies the version in an index, a state and an error: a few JSON values that the kind of table
     accepts again. ``rows`` are facts about files by name, as JSON: partition values, for example. The head of a shard
     keeps the facts under ``"row"``, so that `Format.parse` finds them in its span. ``deleted`` are the numbers of
-    deleted rows by name of file, ascending int64; only files with deleted rows are named.
+    deleted rows by name of file, ascending int64; only files with deleted rows are named. ``store`` reads the files, if
+    the store of their paths does not: a shard may be joined from many objects, for example. It is pickled for workers.
     """
 
     source: Source
@@ -70,6 +71,7 @@ class Snapshot:
     version: Mapping[str, Any]
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    store: Store | None = None
 
     def rows_left(self, index: Index) -> Runs | None:
         """Return the samples of an index that the version has; None for all. O(samples) if some are deleted."""

@@ -16,7 +16,8 @@ from shoal.storage.urls import scheme_of
 
 _KINDS: Door[TableKind] = Door("shoal.tables", {}, members=("name", "snapshot"))
 _SCHEMES_OF_STORES = frozenset(("", "file", "http", "https", "memory", *OBJECT_SCHEMES))
-_BY_SUFFIX: Door[TableKind] = Door(_KINDS.group, {}, members=("name", "snapshot"))
+# The entry point of a suffix is not named as its kind of table.
+_BY_SUFFIX: Door[TableKind] = Door(_KINDS.group, {}, members=("snapshot",))
 
 
 def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
