@@ -1,19 +1,16 @@
 """Zarr groups (version 3) as tables: arrays with a common first axis are the fields, and a sample is a row of each.
 
-The chunks of some rows are many objects. A store joins them to one shard: for each piece, the rows of a chunk of the
-largest array, first the numbers of the rows and the sizes of the chunks, then the chunks of all arrays, as stored.
+A shard has the rows of one object of the largest array, a piece the rows of one chunk in it: the chunks of all arrays
+that hold these rows. Zarr decodes them, by the metadata of arrays that have these chunks alone.
 """
 
 import json
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate, product
+from itertools import product
 from math import prod
-from os.path import abspath
+from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import zarr
@@ -21,19 +18,16 @@ from numpy.typing import NDArray
 from zarr.core.buffer import cpu
 from zarr.storage import MemoryStore
 
-from shoal.errors import ShardError, SourceError, StorageError
-from shoal.formats import ArrayRows, Buffer, Format, ReadBytes, ShardScan, Span
-from shoal.formats.field_columns import wanted_of
+from shoal.errors import SourceError, StorageError
+from shoal.formats import Buffer
+from shoal.indexing.tables.joined_pieces import JoinedPieces, JoinedRows, JoinedStore, Part
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.sources.source import Source
-from shoal.storage.store_protocol import ObjectInfo, Store, StoreWrapper
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, relative, scheme_of
 
-_MOST_CHUNK_BYTES, _MOST_SHARDS = 1 << 32, 10**7
-_HINT = "was a chunk damaged or replaced? compare it with its source"
-
-Part = tuple[ObjectInfo | bytes, int, int]
-"""Part of a shard: an object, or bytes; the first byte there, and the number of bytes."""
+MOST_OBJECT_BYTES, MOST_CHUNKS = 1 << 32, 10**7  # of what metadata may claim
+NOT_STORED = 2**64 - 1  # the size of a chunk in the index of an object
 
 
 class Array:
@@ -45,177 +39,117 @@ class Array:
         if codecs[0]["name"] == "sharding_indexed":
             self.sharding = codecs[0]["configuration"]
             self.inner, codecs = self.sharding["chunk_shape"], self.sharding["codecs"]
-            self.crc_bytes = 4 * sum(codec["name"] == "crc32c" for codec in self.sharding["index_codecs"])
         self._first = ["c"] if keys["name"] == "default" else []
         self._separator = keys.get("configuration", {}).get("separator", "/" if self._first else ".")
         grid = {"name": "regular", "configuration": {"chunk_shape": self.inner}}
-        self._of_chunks = json.dumps({**metadata, "chunk_grid": grid, "codecs": codecs}).encode()
+        self._metadata = json.dumps({**metadata, "chunk_grid": grid, "codecs": codecs}).encode()
+        self.grid = [outer // inner for outer, inner in zip(self.outer, self.inner, strict=True)]
         itemsize = self.opened({}).dtype.itemsize
         self.row_bytes = itemsize * prod(self.shape[1:])
-        if not self.inner[0] or any(of % by for of, by in zip(self.outer, self.inner, strict=True)):
-            raise ValueError(f"objects of {self.outer} do not hold chunks of {self.inner}")
-        if itemsize * prod(self.outer) > _MOST_CHUNK_BYTES or self.shape[0] / self.inner[0] > _MOST_SHARDS:
-            raise ValueError(f"the shape {self.shape} in objects of {self.outer} is too large")
+        num_chunks = prod(map(len, self.ranges(0, self.shape[0])))
+        if itemsize * prod(self.outer) > MOST_OBJECT_BYTES or num_chunks > MOST_CHUNKS:
+            raise ValueError(f"{num_chunks} chunks in objects of the shape {self.outer} are too many")
 
-    def opened(self, chunks: Mapping[str, Buffer]) -> zarr.Array[Any]:
-        files = {"zarr.json": self._of_chunks, **chunks}
-        return zarr.open_array(MemoryStore({key: cpu.Buffer.from_bytes(data) for key, data in files.items()}), mode="r")
+    def opened(self, chunks: Mapping[str, Buffer]) -> "zarr.Array[Any]":
+        files = {"zarr.json": self._metadata, **chunks}
+        return zarr.open_array(MemoryStore({key: cpu.Buffer.from_bytes(bytes(files[key])) for key in files}), mode="r")
 
     def key(self, chunk: Sequence[int]) -> str:
-        return self._separator.join([*self._first, *map(str, chunk)]) or "0"
+        return self._separator.join([*self._first, *map(str, chunk)])
 
-    def chunks(self, row: int, end_row: int) -> list[range]:
+    def ranges(self, row: int, end_row: int) -> list[range]:
         """Return the numbers of the chunks that hold some rows, along each axis."""
-        others = zip(self.shape[1:], self.inner[1:], strict=True)
-        return [range(row // self.inner[0], -(-end_row // self.inner[0])), *(range(-(-size // of)) for size, of in others)]
+        others = [range(-(-size // of)) for size, of in zip(self.shape[1:], self.inner[1:], strict=True)]
+        return [range(row // self.inner[0], -(-end_row // self.inner[0])), *others]
+
+
+class ZarrRows(JoinedPieces):
+    """The format of the shards; a group that is an array has the field ``data``."""
+
+    name = "zarr"
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.options = {"arrays": arrays}
+        self.arrays = {name: Array(metadata) for name, metadata in arrays.items()}
+        if len(lengths := {array.shape[0] for array in self.arrays.values()}) != 1:
+            raise ValueError(f"first axes of the lengths {sorted(lengths)}")
+        self.fields = [name or "data" for name in arrays]
+        self.largest = max(self.arrays.values(), key=lambda array: array.row_bytes)
+        self.row_bytes = sum(array.row_bytes for array in self.arrays.values())
+
+    def num_parts(self, row: int, end_row: int) -> int:
+        step, num_rows = self.largest.inner[0], self.largest.shape[0]
+        if row % step or not 0 <= row < num_rows or end_row != min(row + step, num_rows):
+            raise ValueError(f"no chunk has the rows [{row}, {end_row})")
+        return sum(prod(map(len, array.ranges(row, end_row))) for array in self.arrays.values())
+
+    def decoded(
+        self, pieces: Sequence[tuple[int, int, Sequence[Buffer]]], names: Sequence[str]
+    ) -> Mapping[str, NDArray[Any]]:
+        stored: dict[str, dict[str, Buffer]] = {name: {} for name in self.arrays}
+        for row, end_row, parts in pieces:
+            chunks = (
+                (name, key) for name, array in self.arrays.items() for key in product(*array.ranges(row, end_row))
+            )
+            for (name, chunk), part in zip(chunks, parts, strict=True):
+                if len(part):
+                    stored[name][self.arrays[name].key(chunk)] = part
+        rows, wanted = slice(pieces[0][0], pieces[-1][1]), zip(self.fields, self.arrays, strict=True)
+        return {
+            field: np.asarray(self.arrays[name].opened(stored[name])[rows]) for field, name in wanted if field in names
+        }
+
+
+class PiecesOfGroup:
+    """The pieces of each shard of a group, whose objects have ``infos`` by name."""
+
+    def __init__(self, store: Store, rows: ZarrRows, infos: Mapping[str, ObjectInfo]) -> None:
+        self.store, self.rows, self.infos = store, rows, infos
+
+    def __call__(self, path: str) -> list[JoinedRows]:
+        arrays, largest, indexes = self.rows.arrays, self.rows.largest, dict[str, NDArray[np.uint64]]()
+        first_row, step = int(path.rpartition("-")[2]), largest.inner[0]
+        end, pieces = min(first_row + largest.outer[0], largest.shape[0]), []
+        for row in range(first_row, end, step):
+            end_row = min(row + step, end)
+            chunks = ((name, chunk) for name in arrays for chunk in product(*arrays[name].ranges(row, end_row)))
+            pieces.append(JoinedRows(row, end_row, [self._part(*each, indexes) for each in chunks]))
+        return pieces
+
+    def _part(self, name: str, chunk: Sequence[int], indexes: dict[str, NDArray[np.uint64]]) -> Part:
+        array = self.rows.arrays[name]
+        path = f"{name}/{array.key([number // of for number, of in zip(chunk, array.grid, strict=True)])}".lstrip("/")
+        if (info := self.infos.get(path)) is None or not array.sharding:
+            return Part() if info is None else Part(info, 0, info.num_bytes)
+        if path not in indexes:
+            crc_bytes = 4 * (array.sharding["index_codecs"][-1]["name"] == "crc32c")
+            num_bytes, is_first = 16 * prod(array.grid), array.sharding.get("index_location") == "start"
+            first = 0 if is_first else info.num_bytes - num_bytes - crc_bytes
+            data = self.store.read_range(info.path, first, first + num_bytes)
+            indexes[path] = np.frombuffer(data, "<u8").reshape(*array.grid, 2)
+        first, size = indexes[path][tuple(number % of for number, of in zip(chunk, array.grid, strict=True))].tolist()
+        if size != NOT_STORED and first + size > info.num_bytes:
+            raise StorageError(f"{info.path}: its index has a chunk up to byte {first + size} of {info.num_bytes}")
+        return Part() if size == NOT_STORED else Part(info, first, size)
 
 
 class Zarr:
-    """The kind of table: the objects of some rows of the largest array, and the chunks of these rows, are a shard."""
+    """The kind of table."""
 
     name = "zarr"
 
     def snapshot(self, request: TableRequest) -> Snapshot:
         request.wanted.refuse_for(request.root)
-        root = request.root if scheme_of(request.root) else abspath(request.root)
-        infos = {relative(info.path, root): info for info in request.store.list(root)}
-        files = [name for name in infos if name.endswith("zarr.json") and name.count("/") < 2]
+        root, store = request.root if scheme_of(request.root) else str(Path(request.root).absolute()), request.store
+        infos = {relative(info.path, root): info for info in store.list(root)}
+        files = sorted(name for name in infos if name.split("/")[-1] == "zarr.json" and name.count("/") < 2)
         try:
-            nodes = {file[:-10]: json.loads(request.store.read_range(infos[file].path, 0, infos[file].num_bytes)) for file in files}
-            rows = ZarrRows({name: nodes[name] for name in sorted(nodes) if nodes[name]["node_type"] == "array" and nodes[name]["shape"]})
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise SourceError(f"{root}: Zarr cannot be read: {error}", hint="open a group of version 3 whose arrays have one length") from error
-        largest = rows.arrays[rows.largest]
-        names = [f"rows-{row:012d}" for row in range(0, largest.shape[0], largest.outer[0])]
+            nodes = [(file[:-10], json.loads(store.map(infos[file].path).tobytes())) for file in files]
+            rows = ZarrRows({name: node for name, node in nodes if node["node_type"] == "array" and node["shape"]})
+        except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
+            msg = f"{root}: the arrays of this group cannot be read: {error}"
+            raise SourceError(msg, hint="open a group of Zarr version 3 whose arrays have one length") from error
+        names = [f"rows-{row}" for row in range(0, rows.largest.shape[0], rows.largest.outer[0])]
         source = Source("list", request.root, root, tuple(names), tuple(join(root, name) for name in names))
         version = {"zarr": blake2b(json.dumps(rows.options).encode(), digest_size=16).hexdigest()}
-        return Snapshot(source, rows, version, store=RowStore(request.store, rows, infos))
-
-
-class RowStore(StoreWrapper):
-    """Shards whose bytes are numbers of rows, sizes of chunks, and chunks from the objects of ``store``."""
-
-    def __init__(self, store: Store, rows: "ZarrRows", infos: Mapping[str, ObjectInfo]) -> None:
-        super().__init__(store)
-        self._rows, self._infos, self._shards = rows, infos, dict[str, tuple[list[Part], list[int]]]()
-
-    def stat(self, path: str) -> ObjectInfo:
-        parts, ends = self._shard(path)
-        versions = {part.path: part.version for part, _, _ in parts if isinstance(part, ObjectInfo)}
-        version = blake2b(json.dumps(versions).encode(), digest_size=16).hexdigest()
-        return ObjectInfo(path, ends[-1], version if all(versions.values()) else "")
-
-    stat_again = find = stat
-
-    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        (parts, ends), data = self._shard(path), []
-        number = bisect_right(ends, first_byte)
-        while first_byte < end_byte:
-            part, first, size = parts[number]
-            span = slice(first + size - ends[number] + first_byte, first + size + min(0, end_byte - ends[number]))
-            data.append(part[span] if isinstance(part, bytes) else self.store.read_range(part.path, span.start, span.stop))
-            first_byte, number = ends[number], number + 1
-        return b"".join(data)
-
-    def _shard(self, path: str) -> tuple[list[Part], list[int]]:
-        if path not in self._shards:
-            if len(self._shards) > 100:
-                self._shards.clear()
-            parts = list(self._parts(int(path[-12:])))
-            self._shards[path] = parts, list(accumulate(size for _, _, size in parts))
-        return self._shards[path]
-
-    def _parts(self, first_row: int) -> Iterator[Part]:
-        array, ranges = self._rows.arrays[self._rows.largest], dict[str, Sequence[Sequence[int]]]()
-        for row in range(first_row, min(first_row + array.outer[0], array.shape[0]), array.inner[0]):
-            end_row = min(row + array.inner[0], array.shape[0])
-            chunks = [self._chunk(name, chunk, ranges) for name, chunk in self._rows.chunks(row, end_row)]
-            header = np.array([row, end_row, *(size for _, _, size in chunks)], "<i8").tobytes()
-            yield header, 0, len(header)
-            yield from (part for part in chunks if part[2])
-
-    def _chunk(
-        self, name: str, chunk: Sequence[int], ranges: dict[str, Sequence[Sequence[int]]]
-    ) -> Part:
-        """Return the place of a chunk; without bytes if the chunk is not stored."""
-        array = self._rows.arrays[name]
-        in_object = [outer // inner for outer, inner in zip(array.outer, array.inner, strict=True)]
-        path = "/".join([*name.split("/"), array.key([number // of for number, of in zip(chunk, in_object, strict=True)])])
-        if (info := self._infos.get(path)) is None or not array.sharding:
-            return (b"", 0, 0) if info is None else (info, 0, info.num_bytes)
-        if path not in ranges:
-            num_bytes = 16 * prod(in_object)
-            first = 0 if array.sharding.get("index_location") == "start" else info.num_bytes - num_bytes - array.crc_bytes
-            ranges[path] = np.frombuffer(self.store.read_range(info.path, first, first + num_bytes), "<u8").reshape(-1, 2)
-        first, size = ranges[path][np.ravel_multi_index([number % of for number, of in zip(chunk, in_object)], in_object)].tolist()
-        if size == 2**64 - 1:
-            return b"", 0, 0
-        if first + size > info.num_bytes:
-            raise StorageError(f"{info.path}: its index has a chunk up to byte {first + size}, but there are {info.num_bytes}", hint=_HINT)
-        return info, first, size
-
-
-class ZarrRows(Format):
-    """The format of the joined shards."""
-
-    name, suffixes, has_columns = "zarr", (), True
-
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self.options, self._wanted = {"arrays": arrays}, tuple(arrays)
-        self.arrays = {name: Array(metadata) for name, metadata in arrays.items()}
-        if len(lengths := {array.shape[0] for array in self.arrays.values()}) != 1:
-            raise ValueError(f"first axes of the lengths {sorted(lengths)}")
-        self.largest = max(arrays, key=lambda name: self.arrays[name].row_bytes)
-
-    def projected(self, names: Sequence[str]) -> "ZarrRows":
-        projected = copy(self)
-        projected._wanted = tuple(wanted_of(list(self.arrays), names))
-        return projected
-
-    def chunks(self, row: int, end_row: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the chunks of some rows, array by array."""
-        return ((name, chunk) for name, array in self.arrays.items() for chunk in product(*array.chunks(row, end_row)))
-
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        pieces = list(self._pieces(read, 0, num_bytes, shard))
-        borders = np.array([*(first for first, _, _ in pieces), num_bytes], np.int64)
-        counts = np.array([head[1] - head[0] for _, head, _ in pieces], np.int64)
-        crcs = np.array([crc32(head.tobytes()) for _, head, _ in pieces], np.uint32)
-        row_bytes = sum(array.row_bytes for array in self.arrays.values())
-        return ShardScan(borders, crcs, piece_samples=counts, piece_decoded_bytes=counts * row_bytes)
-
-    def parse(self, buffer: Buffer, span: Span) -> ArrayRows:
-        view, first_byte, crcs = memoryview(buffer), span.first_byte, []
-        chunks: dict[str, dict[str, Buffer]] = {name: {} for name in self.arrays}
-        rows: list[int] = []
-        read = lambda first, end: view[first - first_byte : end - first_byte]
-        for _, head, at in self._pieces(read, first_byte, first_byte + len(view), span.shard):
-            crcs.append(crc32(head.tobytes()))
-            rows += head[:2].tolist()
-            for (name, chunk), size in zip(self.chunks(*head[:2].tolist()), head[2:].tolist(), strict=True):
-                if size:
-                    chunks[name][self.arrays[name].key(chunk)] = bytes(read(at, at + size))
-                at += size
-        try:
-            if rows[-1] - rows[0] != span.num_samples:
-                raise ValueError(f"the index has {span.num_samples} rows here, and the shard {rows[-1] - rows[0]}")
-            return ArrayRows({name: self.arrays[name].opened(chunks[name])[rows[0] : rows[-1]] for name in self._wanted}, crcs)
-        except Exception as error:
-            raise ShardError(f"Zarr: {error}", shard=span.shard, byte=first_byte, hint=_HINT) from error
-
-    def _pieces(self, read: ReadBytes, at: int, end_byte: int, shard: str) -> Iterator[tuple[int, NDArray[np.int64], int]]:
-        """Yield the first byte of each piece, its rows and sizes of chunks, and the first byte of its chunks."""
-        largest, end_row, is_first = self.arrays[self.largest], 0, True
-        while at < end_byte:
-            head = np.frombuffer(read(at, at + 16), "<i8") if at + 16 <= end_byte else np.zeros(2, "<i8")
-            row, before, end_row = int(head[0]), end_row, int(head[1])
-            is_sound = 0 <= row < end_row <= min(row + largest.inner[0], largest.shape[0]) and (is_first or row == before)
-            num_chunks = sum(prod(map(len, array.chunks(row, end_row))) for array in self.arrays.values()) if is_sound else 0
-            first = at + 16 + 8 * num_chunks
-            if is_sound and first <= end_byte:
-                head = np.concatenate([head, np.frombuffer(read(at + 16, first), "<i8")])
-            next_byte = first + sum(head[2:].tolist())
-            if not is_sound or first > end_byte or (head < 0).any() or next_byte > end_byte:
-                raise ShardError("the sizes of the chunks are wrong", shard=shard, byte=at, hint=_HINT)
-            yield at, head, first
-            at, is_first = next_byte, False
+        return Snapshot(source, rows, version, store=JoinedStore(store, PiecesOfGroup(store, rows, infos)))
