@@ -1,7 +1,7 @@
 """Zarr groups (version 3) as tables: arrays with a common first axis are the fields, and a sample is a row of each.
 
-A shard has the rows of one object of the largest array, a piece the rows of one chunk in it: the chunks of all arrays
-that hold these rows. Zarr decodes them, by the metadata of arrays that have these chunks alone.
+A shard has the rows of one object of the largest array, a piece the rows of one chunk: the chunks of all arrays that
+hold these rows. Zarr decodes them, by the metadata of arrays that have these chunks alone.
 """
 
 import json
@@ -20,13 +20,13 @@ from zarr.storage import MemoryStore
 
 from shoal.errors import SourceError, StorageError
 from shoal.formats import Buffer
-from shoal.indexing.tables.joined_pieces import JoinedPieces, JoinedRows, JoinedStore, Part
+from shoal.indexing.tables.joined_pieces import JoinedPieces, JoinedRows, JoinedStore, Part, Pieces
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.sources.source import Source
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, relative, scheme_of
 
-MOST_OBJECT_BYTES, MOST_CHUNKS = 1 << 32, 10**7  # of what metadata may claim
+MOST_BYTES, MOST_CHUNKS = 1 << 32, 10**7  # of an object and of an array, whatever metadata claims
 NOT_STORED = 2**64 - 1  # the size of a chunk in the index of an object
 
 
@@ -46,9 +46,8 @@ class Array:
         self.grid = [outer // inner for outer, inner in zip(self.outer, self.inner, strict=True)]
         itemsize = self.opened({}).dtype.itemsize
         self.row_bytes = itemsize * prod(self.shape[1:])
-        num_chunks = prod(map(len, self.ranges(0, self.shape[0])))
-        if itemsize * prod(self.outer) > MOST_OBJECT_BYTES or num_chunks > MOST_CHUNKS:
-            raise ValueError(f"{num_chunks} chunks in objects of the shape {self.outer} are too many")
+        if itemsize * prod(self.outer) > MOST_BYTES or prod(map(len, self.ranges(0, self.shape[0]))) > MOST_CHUNKS:
+            raise ValueError(f"the shape {self.shape} has too many objects of {self.outer}, or they are too large")
 
     def opened(self, chunks: Mapping[str, Buffer]) -> "zarr.Array[Any]":
         files = {"zarr.json": self._metadata, **chunks}
@@ -78,26 +77,22 @@ class ZarrRows(JoinedPieces):
         self.row_bytes = sum(array.row_bytes for array in self.arrays.values())
 
     def num_parts(self, row: int, end_row: int) -> int:
-        step, num_rows = self.largest.inner[0], self.largest.shape[0]
-        if row % step or not 0 <= row < num_rows or end_row != min(row + step, num_rows):
+        if row % (step := self.largest.inner[0]) or row < 0 or end_row != min(row + step, self.largest.shape[0]):
             raise ValueError(f"no chunk has the rows [{row}, {end_row})")
         return sum(prod(map(len, array.ranges(row, end_row))) for array in self.arrays.values())
 
-    def decoded(
-        self, pieces: Sequence[tuple[int, int, Sequence[Buffer]]], names: Sequence[str]
-    ) -> Mapping[str, NDArray[Any]]:
+    def chunks(self, row: int, end_row: int) -> list[tuple[str, tuple[int, ...]]]:
+        arrays = self.arrays.items()
+        return [(name, chunk) for name, array in arrays for chunk in product(*array.ranges(row, end_row))]
+
+    def decoded(self, pieces: Pieces, names: Sequence[str]) -> Mapping[str, NDArray[Any]]:
         stored: dict[str, dict[str, Buffer]] = {name: {} for name in self.arrays}
         for row, end_row, parts in pieces:
-            chunks = (
-                (name, key) for name, array in self.arrays.items() for key in product(*array.ranges(row, end_row))
-            )
-            for (name, chunk), part in zip(chunks, parts, strict=True):
+            for (name, chunk), part in zip(self.chunks(row, end_row), parts, strict=True):
                 if len(part):
                     stored[name][self.arrays[name].key(chunk)] = part
-        rows, wanted = slice(pieces[0][0], pieces[-1][1]), zip(self.fields, self.arrays, strict=True)
-        return {
-            field: np.asarray(self.arrays[name].opened(stored[name])[rows]) for field, name in wanted if field in names
-        }
+        rows, wanted = slice(pieces[0][0], pieces[-1][1]), [name for name in self.arrays if (name or "data") in names]
+        return {name or "data": np.asarray(self.arrays[name].opened(stored[name])[rows]) for name in wanted}
 
 
 class PiecesOfGroup:
@@ -107,14 +102,11 @@ class PiecesOfGroup:
         self.store, self.rows, self.infos = store, rows, infos
 
     def __call__(self, path: str) -> list[JoinedRows]:
-        arrays, largest, indexes = self.rows.arrays, self.rows.largest, dict[str, NDArray[np.uint64]]()
+        largest, indexes = self.rows.largest, dict[str, NDArray[np.uint64]]()
         first_row, step = int(path.rpartition("-")[2]), largest.inner[0]
-        end, pieces = min(first_row + largest.outer[0], largest.shape[0]), []
-        for row in range(first_row, end, step):
-            end_row = min(row + step, end)
-            chunks = ((name, chunk) for name in arrays for chunk in product(*arrays[name].ranges(row, end_row)))
-            pieces.append(JoinedRows(row, end_row, [self._part(*each, indexes) for each in chunks]))
-        return pieces
+        end = min(first_row + largest.outer[0], largest.shape[0])
+        pieces = [(row, min(row + step, end)) for row in range(first_row, end, step)]
+        return [JoinedRows(*rows, [self._part(*each, indexes) for each in self.rows.chunks(*rows)]) for rows in pieces]
 
     def _part(self, name: str, chunk: Sequence[int], indexes: dict[str, NDArray[np.uint64]]) -> Part:
         array = self.rows.arrays[name]
@@ -122,8 +114,9 @@ class PiecesOfGroup:
         if (info := self.infos.get(path)) is None or not array.sharding:
             return Part() if info is None else Part(info, 0, info.num_bytes)
         if path not in indexes:
+            num_bytes = 16 * prod(array.grid)
             crc_bytes = 4 * (array.sharding["index_codecs"][-1]["name"] == "crc32c")
-            num_bytes, is_first = 16 * prod(array.grid), array.sharding.get("index_location") == "start"
+            is_first = array.sharding.get("index_location") == "start"
             first = 0 if is_first else info.num_bytes - num_bytes - crc_bytes
             data = self.store.read_range(info.path, first, first + num_bytes)
             indexes[path] = np.frombuffer(data, "<u8").reshape(*array.grid, 2)
@@ -149,7 +142,7 @@ class Zarr:
         except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
             msg = f"{root}: the arrays of this group cannot be read: {error}"
             raise SourceError(msg, hint="open a group of Zarr version 3 whose arrays have one length") from error
-        names = [f"rows-{row}" for row in range(0, rows.largest.shape[0], rows.largest.outer[0])]
-        source = Source("list", request.root, root, tuple(names), tuple(join(root, name) for name in names))
+        names = tuple(f"rows-{row}" for row in range(0, rows.largest.shape[0], rows.largest.outer[0]))
+        source = Source("list", request.root, root, names, tuple(join(root, name) for name in names))
         version = {"zarr": blake2b(json.dumps(rows.options).encode(), digest_size=16).hexdigest()}
         return Snapshot(source, rows, version, store=JoinedStore(store, PiecesOfGroup(store, rows, infos)))

@@ -28,7 +28,7 @@ if _TYPE_CHECKING:
     from shoal.formats.rows.tfrecord.recordio import RecordIO
     from shoal.formats.rows.token_files import Tokens
     from shoal.formats.shard_format import Format, ReadBytes, Records, Span
-    from shoal.formats.tables.array_rows import ArrayRows
+    from shoal.formats.tables.array_rows import ArrayRows, spilled_arrays
     from shoal.formats.tables.arrow import Arrow
     from shoal.formats.tables.file_of_ranges import FileOfRanges, NotedReads, known_reads
     from shoal.formats.tables.parquet import Parquet
@@ -65,6 +65,7 @@ __all__ = [
     "Tokens",
     "borders_in",
     "known_reads",
+    "spilled_arrays",
 ]
 
 __getattr__, __dir__ = _lazy_names(
@@ -79,7 +80,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.rows.mds.reader": "Mds",
         "shoal.formats.rows.records": "BadRecordError CutRecords borders_in",
         "shoal.formats.shard_format": "Format ReadBytes Records Span",
-        "shoal.formats.tables.array_rows": "ArrayRows",
+        "shoal.formats.tables.array_rows": "ArrayRows spilled_arrays",
         "shoal.formats.tables.arrow": "Arrow",
         "shoal.formats.tables.file_of_ranges": "FileOfRanges NotedReads known_reads",
         "shoal.formats.tables.parquet": "Parquet",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.field_columns import Columns, Kind, value_of
+from shoal.formats.shard_format import Spilled, SpillSpace
 
 _NUMBERS = "biuf"
 _COLUMNS = _NUMBERS + "c"
+_PART_BYTES = 256 << 10
 
 
 class ArrayRows:
@@ -32,6 +36,13 @@ class ArrayRows:
         self._arrays = {name: _native(array) for name, array in arrays.items()}
         self._kinds = {name: _kind_of(array) for name, array in self._arrays.items()}
         self._crcs = np.asarray(layout_crcs, dtype=np.uint32)
+
+    @classmethod
+    def of_part(cls, data: bytes) -> ArrayRows:
+        """Return the rows of a part that `spilled_arrays` wrote; they have no CRCs."""
+        file = io.BytesIO(data)
+        names = json.loads(file.read(int.from_bytes(file.read(4), "little")))
+        return cls({name: _read_values(file, is_text=is_text) for name, is_text in names}, [])
 
     def __len__(self) -> int:
         return len(next(iter(self._arrays.values()), ()))
@@ -74,3 +85,58 @@ def _value(kind: Kind | None, array: NDArray[Any], number: int) -> Any:
     if isinstance(value, str):
         return str(value)
     return value.copy() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def spilled_arrays(
+    decode: Callable[[slice], Mapping[str, NDArray[Any]]],
+    rows: slice,
+    space: SpillSpace,
+    *,
+    part_bytes: int = _PART_BYTES,
+) -> Spilled:
+    """Spill the rows of a piece, a few at a time: the result of `Format.spill`; `ArrayRows.of_part` opens a part.
+
+    ``decode`` returns some of the ``rows`` of each field: arrays of any type, objects that are texts, or arrays of one
+    type and of several lengths. Memory: one part, of about ``part_bytes`` by the size of the first row.
+    """
+    first = decode(slice(rows.start, rows.start + 1))
+    row_bytes = sum(len(array.tobytes()) if not array.dtype.hasobject else 64 for array in first.values())
+    step, borders = max(1, part_bytes // max(1, row_bytes)), [0]
+    for row in range(rows.start, rows.stop, step):
+        part, arrays = io.BytesIO(), decode(slice(row, min(row + step, rows.stop)))
+        names = json.dumps([[name, _is_text(array)] for name, array in arrays.items()]).encode()
+        part.write(len(names).to_bytes(4, "little") + names)
+        for array in arrays.values():
+            _write_values(part, array)
+        space.append(part.getbuffer())
+        borders.append(borders[-1] + len(part.getbuffer()))
+    return Spilled(np.array(borders, np.int64), rows.stop - rows.start, step)
+
+
+def _is_text(array: NDArray[Any]) -> bool | None:
+    """Return True for texts, False for arrays of several lengths, and None for an array of one shape."""
+    if array.dtype.kind != "T" and not array.dtype.hasobject:
+        return None
+    return all(isinstance(value, str) for value in array)
+
+
+def _write_values(file: io.BytesIO, array: NDArray[Any]) -> None:
+    is_text, values = _is_text(array), [array]
+    if is_text is not None:
+        rows = [np.frombuffer(str(row).encode(), np.uint8) for row in array] if is_text else list(array)
+        values = [np.array([len(row) for row in rows], np.int64), np.concatenate(rows)]
+    for each in values:
+        np.lib.format.write_array(file, np.ascontiguousarray(each) if each.ndim else each, allow_pickle=False)
+
+
+def _read_values(file: io.BytesIO, *, is_text: bool | None) -> NDArray[Any]:
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    if is_text is None:
+        return array
+    joined = np.lib.format.read_array(file, allow_pickle=False)
+    parts: Sequence[NDArray[Any]] = np.split(joined, np.cumsum(array)[:-1])
+    values = np.empty(len(array), dtype=object)
+    values[:] = [part.tobytes().decode() for part in parts] if is_text else None
+    for number, part in enumerate(() if is_text else parts):
+        values[number] = part.copy()
+    return values

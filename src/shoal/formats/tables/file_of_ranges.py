@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shoal.errors import ShardError
@@ -24,10 +24,10 @@ class FileOfRanges(io.RawIOBase):
 
     Examples
     --------
-    >>> data = b"one\\ntwo\\n"
+    >>> data = b"one two"
     >>> file = shoal.formats.FileOfRanges(lambda first_byte, end_byte: data[first_byte:end_byte], len(data))
-    >>> file.seek(4), file.readline()
-    (4, b'two\\n')
+    >>> file.seek(4), file.read(3)
+    (4, b'two')
     """
 
     def __init__(self, read: ReadBytes, num_bytes: int, *, raises: bool = True) -> None:
@@ -72,11 +72,11 @@ class FileOfRanges(io.RawIOBase):
 
 
 class NotedReads:
-    """A reader of a shard that notes what it reads, so that the index can keep it: `packed`, and `known_reads`.
+    """A reader of a shard that notes what it reads, so that the index can keep these bytes: `packed`, `known_reads`.
 
     Examples
     --------
-    >>> noted = NotedReads(lambda first_byte, end_byte: b"one two"[first_byte:end_byte])
+    >>> noted = shoal.formats.NotedReads(lambda first_byte, end_byte: b"one two"[first_byte:end_byte])
     >>> noted(0, 3), noted(4, 7), noted.num_bytes
     (b'one', b'two', 6)
     """
@@ -86,20 +86,21 @@ class NotedReads:
         self.num_bytes = 0
 
     def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """Read, and note the bytes."""
         data = self._read(first_byte, end_byte)
         self._notes.append((first_byte, bytes(data)))
         self.num_bytes += len(data)
         return data
 
-    @property
-    def num_reads(self) -> int:
-        """The number of reads noted so far."""
-        return len(self._notes)
-
-    def forget(self, num_reads: int) -> None:
-        """Forget all reads but the first ``num_reads``."""
-        self.num_bytes -= sum(len(data) for _, data in self._notes[num_reads:])
-        del self._notes[num_reads:]
+    def keep(self, steps: Iterable[object], *, limit_bytes: int) -> bool:
+        """Take the steps, which read; forget what they read, and return False, if it is more than ``limit_bytes``."""
+        num_notes, before = len(self._notes), self.num_bytes
+        for _ in steps:
+            if self.num_bytes > before + limit_bytes:
+                del self._notes[num_notes:]
+                self.num_bytes = before
+                return False
+        return True
 
     def packed(self) -> str:
         """Return the noted ranges, each byte once, as text for the head of a shard."""
@@ -117,6 +118,14 @@ def known_reads(head: Mapping[str, Any], name: str, *, first_byte: int, buffer: 
     """Return a reader of the ranges that a head keeps under a name, and of ``buffer``, which begins at ``first_byte``.
 
     Reading anything else raises `ShardError`. Raises `ShardError` if the head is damaged.
+
+    Examples
+    --------
+    >>> noted = shoal.formats.NotedReads(lambda first_byte, end_byte: b"one two"[first_byte:end_byte])
+    >>> head = {"kept": noted(0, 3) and noted.packed()}
+    >>> read = shoal.formats.known_reads(head, "kept", first_byte=4, buffer=b"two", shard="a.txt")
+    >>> bytes(read(0, 3)), bytes(read(4, 6))
+    (b'one', b'tw')
     """
     data, at, end_byte = memoryview(unpacked(head, name, shard=shard)), 0, first_byte + len(buffer)
     firsts, ranges, view = list[int](), list[memoryview](), memoryview(buffer)

@@ -25,6 +25,7 @@ from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Format, ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.extension_types import footer_without_extensions, shaped_schema
+from shoal.formats.tables.file_of_ranges import FileOfRanges
 from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
 from shoal.formats.tables.table_rows import (
     OTHER_FILE,
@@ -129,7 +130,7 @@ class Parquet(Format):
     def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> TableRecords:
         """Decode row groups and read only the pages of the wanted columns; raises `ShardError` as `parse`."""
         footer, groups = _groups_at(span, end_byte)
-        ranges = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        ranges = FileOfRanges(read, number_of(span.head, "num_bytes", shard=span.shard))
         with _decoding(groups, span, ranges):
             file = _opened(ranges, footer.metadata)
             table = _rows_of(file, [group.number for group in groups], self._decoded_columns(file, span.shard))
@@ -138,7 +139,7 @@ class Parquet(Format):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of row groups, a few per part; memory: some pages per column. Raises as `parse`."""
         footer, groups = _groups_at(span, end_byte)
-        ranges = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        ranges = FileOfRanges(read, number_of(span.head, "num_bytes", shard=span.shard))
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, footer.metadata.num_columns), 64 << 10), 1 << 20)
         with _decoding(groups, span, ranges):
             file = _opened(ranges, footer.metadata, buffer_size=buffer_bytes)
@@ -170,7 +171,7 @@ class Parquet(Format):
     def schema(self, head: Mapping[str, Any]) -> Any:
         """Return the Arrow schema of a shard with all its columns."""
         try:
-            return shaped_schema(_opened(_RangesOfFile(_no_bytes, 0), _metadata_in(head)).schema_arrow)
+            return shaped_schema(_opened(FileOfRanges(_no_bytes, 0), _metadata_in(head)).schema_arrow)
         except ValueError as error:
             raise unusable(_KEPT, error) from None
 
@@ -207,38 +208,7 @@ class _Footer(NamedTuple):
             return self.files.pop()
         except IndexError:
             loaded = _LoadedRange(_uncounted_bytes(self.metadata))
-            return loaded, _opened(_RangesOfFile(loaded.read, num_bytes), self.metadata)
-
-
-class _RangesOfFile(io.RawIOBase):
-    """A file of ``num_bytes`` bytes that reads ranges on demand; ``failure`` is the error of a failed read."""
-
-    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
-        self._read_range, self._num_bytes, self._position = read, num_bytes, 0
-        self.failure: Exception | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    seekable = readable
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = offset + (0, self._position, self._num_bytes)[whence]
-        return self._position
-
-    def read(self, size: int | None = -1) -> Any:
-        """Return a buffer; pyarrow uses it without a copy."""
-        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
-        try:
-            data = self._read_range(self._position, end)
-        except Exception as error:
-            self.failure = error
-            raise
-        self._position = end
-        return data
+            return loaded, _opened(FileOfRanges(loaded.read, num_bytes), self.metadata)
 
 
 class _LoadedRange:
@@ -287,7 +257,7 @@ def _rows_of(file: Any, numbers: Sequence[int], columns: Sequence[str] | None) -
 
 
 @contextmanager
-def _decoding(groups: Sequence[_Group], span: Span, ranges: _RangesOfFile | None = None) -> Iterator[None]:
+def _decoding(groups: Sequence[_Group], span: Span, ranges: FileOfRanges | None = None) -> Iterator[None]:
     """Turn pyarrow's errors into `ShardError`, except the error of a failed read of ``ranges``."""
     try:
         yield
@@ -316,7 +286,7 @@ def _metadata(footer: bytes) -> Any:
     return pq.read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
 
 
-def _opened(ranges: _RangesOfFile, metadata: Any, **options: int) -> Any:
+def _opened(ranges: FileOfRanges, metadata: Any, **options: int) -> Any:
     """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415  # optional, and slow to import
 

@@ -23,6 +23,12 @@ class StoredRows(NamedTuple):
 
     ``parts`` has a row (first row, first byte, end byte) for each stored part; several parts may have the same rows,
     and rows may have no part. int64.
+
+    Examples
+    --------
+    >>> images = shoal.formats.StoredRows(np.array([0, 2]), np.array([[0, 100, 180], [2, 200, 280]]))
+    >>> shoal.formats.PieceCuts.between([images], num_rows=4, num_bytes=300).num_samples
+    array([2, 2])
     """
 
     borders: NDArray[np.int64]
@@ -37,9 +43,9 @@ class PieceCuts:
 
     Examples
     --------
-    >>> images = StoredRows(np.array([0, 2]), np.array([[0, 100, 180], [2, 200, 280]]))
-    >>> labels = StoredRows(np.array([0, 1, 2]), np.array([[0, 180, 190], [1, 190, 200], [2, 280, 290]]))
-    >>> PieceCuts.between([images, labels], num_rows=4, num_bytes=300)
+    >>> images = shoal.formats.StoredRows(np.array([0, 2]), np.array([[0, 100, 180], [2, 200, 280]]))
+    >>> labels = shoal.formats.StoredRows(np.array([0, 1, 2]), np.array([[0, 180, 190], [1, 190, 200], [2, 280, 290]]))
+    >>> shoal.formats.PieceCuts.between([images, labels], num_rows=4, num_bytes=300)
     PieceCuts(first_bytes=array([100, 200, 290]), first_rows=array([0, 2, 4]))
     """
 

@@ -25,11 +25,15 @@ from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Format, ReadBytes, Span
 from shoal.formats.tables.array_rows import ArrayRows
 from shoal.index.shard_scan import Buffer, ShardScan
-from shoal.storage.store_protocol import ObjectInfo, Store, StoreWrapper
+from shoal.storage.store_protocol import ObjectInfo, Store, StoreWrapper, check_length
 
 _ROWS_BYTES = 16
 _MOST_SHARDS = 64
 _HINT = "an object was damaged or replaced? compare it with its source"
+
+
+Pieces = Sequence[tuple[int, int, Sequence[Buffer]]]
+"""Pieces in a row: the first row of each, the end of its rows, and the bytes of its parts."""
 
 
 class Part(NamedTuple):
@@ -65,20 +69,22 @@ class JoinedStore(StoreWrapper):
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of a joined shard."""
         shard = self._shard(path)
-        return ObjectInfo(path, shard.ends[-1] if shard.ends else 0, shard.version)
+        return ObjectInfo(path, shard.num_bytes, shard.version)
 
     stat_again = find = stat
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return bytes of a joined shard, by one request for each part."""
-        shard, data = self._shard(path), []
-        number = bisect_right(shard.ends, first_byte)
-        while first_byte < end_byte:
+        shard, at, data = self._shard(path), first_byte, []
+        for number in range(bisect_right(shard.ends, first_byte), len(shard.ends)):
+            if at >= end_byte:
+                break
             source, first, size = shard.sources[number]
             start, stop = shard.ends[number] - size, min(shard.ends[number], end_byte)
-            span = first + first_byte - start, first + stop - start
+            span = first + at - start, first + stop - start
             data.append(source[slice(*span)] if isinstance(source, bytes) else self.store.read_range(source, *span))
-            first_byte, number = stop, number + 1
+            at = stop
+        check_length(path, first_byte, end_byte, at - first_byte, shard.num_bytes)
         return b"".join(data)
 
     def _shard(self, path: str) -> _JoinedShard:
@@ -95,6 +101,10 @@ class _JoinedShard(NamedTuple):
     sources: list[tuple[bytes | str, int, int]]
     ends: list[int]
     version: str
+
+    @property
+    def num_bytes(self) -> int:
+        return self.ends[-1] if self.ends else 0
 
     @classmethod
     def of(cls, pieces: Sequence[JoinedRows]) -> _JoinedShard:
@@ -128,10 +138,8 @@ class JoinedPieces(Format):
         """Return how many parts the piece of these rows has; raise ValueError if no piece has these rows."""
 
     @abstractmethod
-    def decoded(
-        self, pieces: Sequence[tuple[int, int, Sequence[Buffer]]], names: Sequence[str]
-    ) -> Mapping[str, NDArray[Any]]:
-        """Return the rows of the named fields, for pieces in a row: first row, end row, and the bytes of the parts.
+    def decoded(self, pieces: Pieces, names: Sequence[str]) -> Mapping[str, NDArray[Any]]:
+        """Return the rows of the named fields.
 
         An array owns its memory. Any exception becomes a `ShardError`.
         """
@@ -139,7 +147,7 @@ class JoinedPieces(Format):
     def projected(self, names: Sequence[str]) -> JoinedPieces:
         """Return a copy that decodes only these fields."""
         projected = copy(self)
-        projected._wanted = tuple(names)
+        vars(projected)["_wanted"] = tuple(names)
         return projected
 
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG002
