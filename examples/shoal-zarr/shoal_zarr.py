@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from shoal.indexing.tables.joined_pieces import JoinedPieces, JoinedRows, Joined
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.sources.source import Source
 from shoal.storage.store_protocol import ObjectInfo, Store
-from shoal.storage.urls import join, relative, scheme_of
+from shoal.storage.urls import join, relative
 
 MOST_BYTES, MOST_CHUNKS = 1 << 32, 10**7  # of an object and of an array, whatever metadata claims
 NOT_STORED = 2**64 - 1  # the size of a chunk in the index of an object
@@ -133,7 +132,7 @@ class Zarr:
 
     def snapshot(self, request: TableRequest) -> Snapshot:
         request.wanted.refuse_for(request.root)
-        root, store = request.root if scheme_of(request.root) else str(Path(request.root).absolute()), request.store
+        root, store = request.directory, request.store
         infos = {relative(info.path, root): info for info in store.list(root)}
         files = sorted(name for name in infos if name.split("/")[-1] == "zarr.json" and name.count("/") < 2)
         try:

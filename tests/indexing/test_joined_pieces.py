@@ -125,7 +125,16 @@ def test_a_joined_shard_has_the_version_of_its_objects(table: Path) -> None:
     (table / "a-24").write_bytes(np.arange(4, dtype="<i4").tobytes() * 2)
     store.close()
     after = store.stat(path)
-    assert (after.num_bytes, after.version) != (before.num_bytes, before.version)
+    assert after.num_bytes == before.num_bytes + 16
+    assert after.version != before.version
+
+
+def test_an_object_that_changed_since_it_was_listed_is_an_error(table: Path) -> None:
+    listed = PiecesIn(str(table), LocalStore())(f"{table}/rows-20")
+    (table / "a-24").write_bytes(bytes(20))
+    store = JoinedStore(LocalStore(), lambda _: listed)
+    with pytest.raises(StorageError, match="a-24: this object has changed"):
+        store.stat(f"{table}/rows-20")
 
 
 def test_the_format_keeps_its_promises(table: Path) -> None:

@@ -12,10 +12,10 @@ from tests.documents import commands_of
 from tests.plugins.packages import PAGES, install, uses_of, write_package
 from tests.samples import write_sample_data
 
-GROUPS = {"formats", "orders", "stores", "decoders", "commands", "engines"}
+GROUPS = {"formats", "orders", "stores", "tables", "decoders", "commands", "engines"}
 MOST_LINES = 80  # of pyproject.toml and module: a guide shows how little it takes
 
-TRIED_ALWAYS = ("add-a-format", "add-a-command")
+TRIED_ALWAYS = ("add-a-format", "add-a-table", "add-a-command")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 
 
@@ -83,5 +83,5 @@ def test_pip_installs_the_packages(tmp_path: Path) -> None:
         for group, entries in project["project"]["entry-points"].items()
         for name, value in entries.items()
     ]
-    assert len(wanted) == len(GROUPS) + 1
+    assert len(wanted) == len(GROUPS) + 2  # a suffix of formats, and one of tables
     assert not [each for each in wanted if str(each) not in said]

@@ -86,6 +86,7 @@ def write_hdf5(path: Path, seed: int) -> Rows:
             for field, data, _ in plans:
                 if rng.integers(8) or step == num_rows:  # some chunks are never written
                     field[row : row + step] = data[row : row + step]
+            file.flush()  # the chunks of this block, together
     with h5py.File(path) as file:
         columns = {
             name: field.asstr()[:] if field.dtype.hasobject and h5py.check_string_dtype(field.dtype) else field[:]

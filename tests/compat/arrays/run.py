@@ -56,9 +56,8 @@ def main() -> int:
         }
         for package in PACKAGES:
             (directory / package.name).mkdir()
-            print(
-                f"{package.name}: {run_page(package, python, directory / package.name, settings)} blocks of its page ran"
-            )
+            num_blocks = run_page(package, python, directory / package.name, settings)
+            print(f"{package.name}: {num_blocks} blocks of its page ran")
         (directory / "compared").mkdir()
         compared, seeds = Path(__file__).with_name("compared.py"), sys.argv[1] if len(sys.argv) > 1 else _SEEDS
         try:

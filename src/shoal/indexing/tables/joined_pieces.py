@@ -20,11 +20,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShardError, ShoalError
+from shoal.errors import ShardError, ShoalError, StorageError
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Format, ReadBytes, Span
 from shoal.formats.tables.array_rows import ArrayRows
 from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.storage.storage_errors import CHANGED_HINT
 from shoal.storage.store_protocol import ObjectInfo, Store, StoreWrapper, check_length
 
 _ROWS_BYTES = 16
@@ -71,7 +72,17 @@ class JoinedStore(StoreWrapper):
         shard = self._shard(path)
         return ObjectInfo(path, shard.num_bytes, shard.version)
 
-    stat_again = find = stat
+    find = stat
+
+    def stat_again(self, path: str) -> ObjectInfo:
+        """`stat` with the pieces looked up again."""
+        self._shards.pop(path, None)
+        return self.stat(path)
+
+    def close(self) -> None:
+        """Close connections, and forget the pieces of shards."""
+        self._shards.clear()
+        super().close()
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return bytes of a joined shard, by one request for each part."""
@@ -91,7 +102,12 @@ class JoinedStore(StoreWrapper):
         if (shard := self._shards.get(path)) is None:
             if len(self._shards) >= _MOST_SHARDS:
                 self._shards.clear()
-            shard = self._shards[path] = _JoinedShard.of(self._pieces_of(path))
+            pieces = self._pieces_of(path)
+            for stored in {part.stored for piece in pieces for part in piece.parts if part.stored is not None}:
+                # Remote stores compare the versions of what they read.
+                if self.reads_ahead and self.store.stat(stored.path) != stored:
+                    raise StorageError(f"{stored.path}: this object has changed since it was listed", hint=CHANGED_HINT)
+            shard = self._shards[path] = _JoinedShard.of(pieces)
         return shard
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,8 +14,11 @@ from shoal.errors import IndexFileError, SourceError
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.cache_directory import expand_home
+from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.source import Source
 from shoal.storage.store_protocol import Store
+from shoal.storage.urls import scheme_of
 
 SNAPSHOT = "snapshot"
 """Key of the version of a table in the metadata of an index."""
@@ -53,6 +57,12 @@ class TableRequest:
     wanted: WantedVersion
     split: str | Sequence[str] | None
     storage_options: Mapping[str, Any]
+
+    @property
+    def directory(self) -> str:
+        """The directory of the table, as an absolute path or a URL: ``root``, unless ``root`` is a name in a catalog."""
+        path = local_path(self.root)
+        return path if scheme_of(path) else str(Path(expand_home(path)).absolute())
 
 
 @dataclass(frozen=True, slots=True)
