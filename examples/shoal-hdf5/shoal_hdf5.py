@@ -5,7 +5,7 @@ and small datasets: HDF5 itself then decodes a piece from these bytes and the by
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shoal import formats
 from shoal.errors import ShardError, ShoalError
+from shoal.formats import PieceCuts, known_reads
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Spilled, SpillSpace
 
@@ -50,7 +51,7 @@ class Hdf5(formats.Format):
             by_size = sorted(fields.values(), key=lambda field: field.id.get_storage_size())
             large = [field for field in by_size[:-1] if not self._keep(field, reads)] + by_size[-1:]
             stored = [stored_rows(field, num_bytes) for field in large]
-            cuts = formats.PieceCuts.between(stored, num_rows=num_rows, num_bytes=num_bytes)
+            cuts = PieceCuts.between(stored, num_rows=num_rows, num_bytes=num_bytes)
             row_bytes = sum(field.nbytes for field in by_size) // max(1, num_rows)
         head = {"num_bytes": num_bytes, "fields": list(fields), "cuts": cuts.packed(), "kept": reads.packed()}
         return formats.ShardScan(
@@ -79,19 +80,23 @@ class Hdf5(formats.Format):
         return field.id.get_storage_size() <= self.small_bytes and reads.keep(steps, limit_bytes=2 * self.small_bytes)
 
     def parse(self, buffer: formats.Buffer, span: formats.Span) -> formats.ArrayRows:
-        cuts = formats.PieceCuts.kept(span.head, "cuts", shard=span.shard)
+        cuts, end_byte = PieceCuts.kept(span.head, "cuts", shard=span.shard), span.first_byte + len(buffer)
         pieces, rows = cuts.rows_in(span, len(buffer))
-        reads = formats.known_reads(span.head, "kept", first_byte=span.first_byte, buffer=buffer, shard=span.shard)
-        with opened(reads, span.head["num_bytes"], span.shard, span.first_byte) as file:
+        with self._opened(buffer, end_byte, span) as file:
             return formats.ArrayRows(self._values(file, span, rows), cuts.crcs()[pieces])
 
     def spill(self, read: formats.ReadBytes, end_byte: int, span: formats.Span, space: SpillSpace) -> Spilled:
-        _, rows = formats.PieceCuts.kept(span.head, "cuts", shard=span.shard).rows_in(span, end_byte - span.first_byte)
-        with opened(read, span.head["num_bytes"], span.shard, span.first_byte) as file:
+        _, rows = PieceCuts.kept(span.head, "cuts", shard=span.shard).rows_in(span, end_byte - span.first_byte)
+        with self._opened(read, end_byte, span) as file:
             return formats.spilled_arrays(lambda part: self._values(file, span, part), rows, space)
 
     def parse_part(self, data: bytes, span: formats.Span) -> formats.ArrayRows:
         return formats.ArrayRows.of_part(data)
+
+    def _opened(self, piece: Any, end_byte: int, span: formats.Span) -> AbstractContextManager[h5py.File]:
+        first_byte, shard = span.first_byte, span.shard
+        reads = known_reads(span.head, "kept", piece, first_byte=first_byte, end_byte=end_byte, shard=shard)
+        return opened(reads, span.head["num_bytes"], shard, first_byte)
 
     def _values(self, file: h5py.File, span: formats.Span, rows: slice) -> dict[str, NDArray[Any]]:
         fields = {name: file[self.group][name] for name in wanted_of(span.head["fields"], self._wanted)}
@@ -130,16 +135,14 @@ def sound(data: formats.Buffer) -> formats.Buffer:
 
 def stored_rows(field: h5py.Dataset, num_bytes: int) -> formats.StoredRows | None:
     """Return the rows where a dataset may be cut, and where they are stored; None if that is not known."""
-    if field.dtype.hasobject:  # values of variable length lie anywhere
-        return None
-    if field.chunks is not None:
+    if field.chunks is not None and not field.dtype.hasobject:
         chunks: list[Any] = []
         field.id.chunk_iter(chunks.append)
         parts = [(chunk.chunk_offset[0], chunk.byte_offset, chunk.byte_offset + chunk.size) for chunk in chunks]
         num_rows = min(len(field), num_bytes * field.chunks[0])  # a damaged file may claim any number
         return formats.StoredRows(np.arange(0, num_rows, field.chunks[0]), np.array(parts, np.int64).reshape(-1, 3))
     offset, stored_bytes = field.id.get_offset(), field.id.get_storage_size()
-    if offset is None or not stored_bytes:  # in the header, or not stored
+    if offset is None or not stored_bytes or field.dtype.hasobject:  # in the header, not stored, or anywhere
         return None
     borders = np.arange(0, len(field), max(1, CUT_BYTES * len(field) // stored_bytes))
     first_bytes = offset + np.append(borders, len(field)) * (stored_bytes // len(field))

@@ -55,9 +55,9 @@ def test_kept_ranges_are_read_again_and_nothing_else(ranges: list[tuple[int, int
     for first, size in ranges:
         noted(first, min(first + size, len(DATA)))
         is_known[first : first + size] = True
-    known = known_reads(
-        {"kept": noted.packed()}, "kept", first_byte=begin, buffer=DATA[begin : begin + 50], shard="a.bin"
-    )
+    place: Any = {"first_byte": begin, "end_byte": begin + 50, "shard": "a.bin"}
+    head = {"kept": noted.packed()}
+    known = known_reads(head, "kept", DATA[begin : begin + 50] if begin % 2 else read, **place)
     for first, size in [*ranges, (begin, 50), (begin + 10, 5)]:
         end = min(first + size, len(DATA))
         assert bytes(known(first, end)) == DATA[first:end]
@@ -81,7 +81,7 @@ def test_reads_beyond_a_limit_are_not_kept() -> None:
 @pytest.mark.parametrize("kept", ["!", base64.b64encode(b"x").decode(), packed(b"short")])
 def test_a_damaged_head_is_an_error(kept: str) -> None:
     with pytest.raises(ShardError, match="head of this shard"):
-        known_reads({"kept": kept}, "kept", first_byte=0, buffer=b"", shard="a.bin")
+        known_reads({"kept": kept}, "kept", b"", first_byte=0, end_byte=0, shard="a.bin")
     with pytest.raises(ShardError, match="head of this shard"):
         PieceCuts.kept({"cuts": kept}, "cuts", shard="a.bin")
 

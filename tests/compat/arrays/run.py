@@ -50,7 +50,7 @@ def main() -> int:
         shoal.chmod(0o755)
         settings = os.environ | {
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "PYTHONWARNINGS": "ignore",  # of types that Zarr has not yet specified
             "SHOAL_CACHE_DIR": str(directory / "cache"),
         }
@@ -58,13 +58,14 @@ def main() -> int:
             (directory / package.name).mkdir()
             num_blocks = run_page(package, python, directory / package.name, settings)
             print(f"{package.name}: {num_blocks} blocks of its page ran")
-        (directory / "compared").mkdir()
-        compared, seeds = Path(__file__).with_name("compared.py"), sys.argv[1] if len(sys.argv) > 1 else _SEEDS
-        try:
-            print(run(python, compared, directory / "compared", seeds, env=settings), end="")
-        except CannotHaveError as error:
-            print(error)
-            return 1
+        seeds = sys.argv[1] if len(sys.argv) > 1 else _SEEDS
+        for program, *more in (("elsewhere.py",), ("compared.py", seeds)):
+            (place := directory / program).mkdir()
+            try:
+                print(run(python, Path(__file__).with_name(program), place, *more, env=settings), end="", flush=True)
+            except CannotHaveError as error:
+                print(error)
+                return 1
     return 0
 
 

@@ -98,6 +98,13 @@ def spilled_arrays(
 
     ``decode`` returns some of the ``rows`` of each field: arrays of any type, objects that are texts, or arrays of one
     type and of several lengths. Memory: one part, of about ``part_bytes`` by the size of the first row.
+
+    Examples
+    --------
+    >>> labels = np.arange(1000)
+    >>> parts = []  # a space has a method append
+    >>> shoal.formats.spilled_arrays(lambda rows: {"label": labels[rows]}, slice(0, 1000), parts).samples_per_part
+    32768
     """
     first = decode(slice(rows.start, rows.start + 1))
     row_bytes = sum(len(array.tobytes()) if not array.dtype.hasobject else 64 for array in first.values())

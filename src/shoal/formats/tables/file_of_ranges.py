@@ -114,21 +114,25 @@ class NotedReads:
         return packed(b"".join(_NOTE.pack(first, len(data)) + data for first, data in ranges))
 
 
-def known_reads(head: Mapping[str, Any], name: str, *, first_byte: int, buffer: Buffer, shard: str) -> ReadBytes:
-    """Return a reader of the ranges that a head keeps under a name, and of ``buffer``, which begins at ``first_byte``.
+def known_reads(
+    head: Mapping[str, Any], name: str, piece: Buffer | ReadBytes, *, first_byte: int, end_byte: int, shard: str
+) -> ReadBytes:
+    """Return a reader of the ranges that a head keeps under a name, and of the bytes ``[first_byte, end_byte)``.
 
+    These are the bytes of a ``piece``: the buffer of `Format.parse`, or the reader of `Format.spill`.
     Reading anything else raises `ShardError`. Raises `ShardError` if the head is damaged.
 
     Examples
     --------
     >>> noted = shoal.formats.NotedReads(lambda first_byte, end_byte: b"one two"[first_byte:end_byte])
     >>> head = {"kept": noted(0, 3) and noted.packed()}
-    >>> read = shoal.formats.known_reads(head, "kept", first_byte=4, buffer=b"two", shard="a.txt")
+    >>> read = shoal.formats.known_reads(head, "kept", b"two", first_byte=4, end_byte=7, shard="a.txt")
     >>> bytes(read(0, 3)), bytes(read(4, 6))
     (b'one', b'tw')
     """
-    data, at, end_byte = memoryview(unpacked(head, name, shard=shard)), 0, first_byte + len(buffer)
-    firsts, ranges, view = list[int](), list[memoryview](), memoryview(buffer)
+    data, at = memoryview(unpacked(head, name, shard=shard)), 0
+    firsts, ranges = list[int](), list[memoryview]()
+    read_piece = piece if callable(piece) else _reader_of(memoryview(piece), first_byte)
     while at < len(data):
         try:
             first, size = _NOTE.unpack_from(data, at)
@@ -142,8 +146,12 @@ def known_reads(head: Mapping[str, Any], name: str, *, first_byte: int, buffer: 
         if (number := bisect_right(firsts, first) - 1) >= 0 and end - firsts[number] <= len(ranges[number]):
             return ranges[number][first - firsts[number] : end - firsts[number]]
         if first_byte <= first and end <= end_byte:
-            return view[first - first_byte : end - first_byte]
+            return read_piece(first, end)
         msg = f"bytes [{first}, {end}) are needed, but neither the index nor bytes [{first_byte}, {end_byte}) have them"
         raise ShardError(msg, shard=shard, byte=first_byte, hint="another file? index the shard again")
 
     return read
+
+
+def _reader_of(view: memoryview, first_byte: int) -> ReadBytes:
+    return lambda first, end: view[first - first_byte : end - first_byte]

@@ -19,7 +19,7 @@ _NO_BYTES = np.iinfo(np.int64).max
 
 
 class StoredRows(NamedTuple):
-    """Where a field stores its rows: ``borders`` are the first rows of its parts, ascending from 0, shape (n,).
+    """Places of the rows of a field: ``borders`` are the first rows of its parts, ascending from 0, shape (n,).
 
     ``parts`` has a row (first row, first byte, end byte) for each stored part; several parts may have the same rows,
     and rows may have no part. int64.

@@ -60,7 +60,7 @@ class TableRequest:
 
     @property
     def directory(self) -> str:
-        """The directory of the table, as an absolute path or a URL: ``root``, unless ``root`` is a name in a catalog."""
+        """The root as an absolute path or a URL; of no use if the root is a name in a catalog."""
         path = local_path(self.root)
         return path if scheme_of(path) else str(Path(expand_home(path)).absolute())
 
