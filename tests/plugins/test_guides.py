@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from tests.documents import commands_of
-from tests.plugins.packages import PAGES, install, uses_of, write_package
+from tests.plugins.packages import GUIDES, PAGES, install, uses_of, write_package
 from tests.samples import write_sample_data
 
 GROUPS = {"formats", "orders", "stores", "tables", "decoders", "commands", "engines"}
+MOST_LINES_OF_EXAMPLES = 150
 MOST_LINES = 80  # of pyproject.toml and module: a guide shows how little it takes
 
+EXAMPLES = GUIDES.parent.parent / "examples"
 TRIED_ALWAYS = ("add-a-format", "add-a-table", "add-a-command")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 
@@ -54,6 +57,14 @@ def test_a_package_is_short(page: Path, tmp_path: Path) -> None:
     write_package(page, tmp_path / "source")
     lines = [line for path in (tmp_path / "source").iterdir() for line in path.read_text().splitlines() if line]
     assert len(lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("package", sorted(EXAMPLES.glob("shoal-*")), ids=lambda path: path.name)
+def test_an_example_of_a_package_is_short(package: Path) -> None:
+    """`make compat` installs these packages, and runs their pages."""
+    assert sum(len(path.read_text().splitlines()) for path in package.glob("*.py")) <= MOST_LINES_OF_EXAMPLES
+    entries = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert set(entries) <= {f"shoal.{group}" for group in GROUPS}
 
 
 def test_there_is_a_guide_for_each_group(tmp_path: Path) -> None:
