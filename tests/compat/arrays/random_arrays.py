@@ -42,7 +42,12 @@ def write_hdf5(path: Path, seed: int) -> Rows:
     options: dict[str, Any] = {"libver": ("earliest", "latest")[seed % 2]}
     if seed % 5 == 0:
         options["userblock_size"] = 512
-    filters = [{}, {"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True, "compression": "gzip"}]
+    filters: list[dict[str, Any]] = [
+        {},
+        {"compression": "gzip"},
+        {"compression": "lzf"},
+        {"shuffle": True, "compression": "gzip"},
+    ]
     filters += [{"fletcher32": True}, {"scaleoffset": 0}]
     with h5py.File(path, "w", **options) as file:
         kinds = rng.permutation(["array", "array", "number", "text", "fixed", "record", "empty", "ragged"])

@@ -42,7 +42,7 @@ def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
 @lru_cache(maxsize=1)
 def _suffixes_of_files() -> frozenset[str]:
     """Return the suffixes that need no look at installed packages, which takes about 45 ms."""
-    last = (splitext(suffix)[1] for entry in FORMATS.values() for suffix in entry.suffixes)
+    last = (f".{suffix.rpartition('.')[2]}" for entry in FORMATS.values() for suffix in entry.suffixes)
     return frozenset((*last, INDEX_SUFFIX, ".json", ".yaml"))
 
 
