@@ -17,7 +17,7 @@ from tests.environments import ROOT, CannotHaveError, environment, home_of, run
 
 PACKAGES = [ROOT / "examples" / name for name in ("shoal-hdf5", "shoal-zarr")]
 LIBRARIES = ("h5py==3.16.0", "zarr==3.1.6", "numpy>=2", "setuptools>=80")
-_SEEDS = "60"
+_SEEDS = "40"
 
 
 def run_page(package: Path, python: Path, directory: Path, settings: dict[str, str]) -> int:
