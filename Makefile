@@ -100,6 +100,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.peers.packed
 	$(BIN)/python -m tests.compat.peers.joined
 	$(BIN)/python -m tests.compat.lerobot.robots
+	$(BIN)/python -m tests.compat.arrays.run
 	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py

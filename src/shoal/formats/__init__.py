@@ -28,34 +28,44 @@ if _TYPE_CHECKING:
     from shoal.formats.rows.tfrecord.recordio import RecordIO
     from shoal.formats.rows.token_files import Tokens
     from shoal.formats.shard_format import Format, ReadBytes, Records, Span
+    from shoal.formats.tables.array_rows import ArrayRows, spilled_arrays
     from shoal.formats.tables.arrow import Arrow
+    from shoal.formats.tables.file_of_ranges import FileOfRanges, NotedReads, known_reads
     from shoal.formats.tables.parquet import Parquet
+    from shoal.formats.tables.piece_cuts import PieceCuts, StoredRows
     from shoal.index.shard_scan import Buffer, ShardScan
 
 __all__ = [
+    "ArrayRows",
     "Arrow",
     "BadRecordError",
     "Buffer",
     "Compressed",
     "CutRecords",
     "Delimited",
+    "FileOfRanges",
     "Folder",
     "Format",
     "JsonLines",
     "LitData",
     "LitDataTokens",
     "Mds",
+    "NotedReads",
     "Parquet",
+    "PieceCuts",
     "ReadBytes",
     "RecordIO",
     "Records",
     "ShardScan",
     "Span",
+    "StoredRows",
     "TFRecord",
     "Tar",
     "Text",
     "Tokens",
     "borders_in",
+    "known_reads",
+    "spilled_arrays",
 ]
 
 __getattr__, __dir__ = _lazy_names(
@@ -70,8 +80,11 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.rows.mds.reader": "Mds",
         "shoal.formats.rows.records": "BadRecordError CutRecords borders_in",
         "shoal.formats.shard_format": "Format ReadBytes Records Span",
+        "shoal.formats.tables.array_rows": "ArrayRows spilled_arrays",
         "shoal.formats.tables.arrow": "Arrow",
+        "shoal.formats.tables.file_of_ranges": "FileOfRanges NotedReads known_reads",
         "shoal.formats.tables.parquet": "Parquet",
+        "shoal.formats.tables.piece_cuts": "PieceCuts StoredRows",
         "shoal.formats.rows.tar.reader": "Tar",
         "shoal.formats.rows.tfrecord.reader": "TFRecord",
         "shoal.formats.rows.tfrecord.recordio": "RecordIO",

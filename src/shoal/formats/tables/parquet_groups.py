@@ -18,6 +18,7 @@ from shoal.formats.compressed.packed_heads import number_of, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.extension_types import footer_without_extensions
+from shoal.formats.tables.file_of_ranges import FileOfRanges
 from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
 from shoal.index.shard_scan import Buffer
 
@@ -65,38 +66,7 @@ class Footer(NamedTuple):
             return self.files.pop()
         except IndexError:
             loaded = _LoadedRange(_uncounted_bytes(self.metadata))
-            return loaded, opened_file(RangesOfFile(loaded.read, num_bytes), self.metadata, **self.options)
-
-
-class RangesOfFile(io.RawIOBase):
-    """A file of ``num_bytes`` bytes that reads ranges on demand; ``failure`` is the error of a failed read."""
-
-    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
-        self._read_range, self._num_bytes, self._position = read, num_bytes, 0
-        self.failure: Exception | None = None
-
-    def readable(self) -> bool:  # noqa: D102
-        return True
-
-    seekable = readable
-
-    def tell(self) -> int:  # noqa: D102  # as in io.RawIOBase
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:  # noqa: D102
-        self._position = offset + (0, self._position, self._num_bytes)[whence]
-        return self._position
-
-    def read(self, size: int | None = -1) -> Any:
-        """Return a buffer; pyarrow uses it without a copy."""
-        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
-        try:
-            data = self._read_range(self._position, end)
-        except Exception as error:
-            self.failure = error
-            raise
-        self._position = end
-        return data
+            return loaded, opened_file(FileOfRanges(loaded.read, num_bytes), self.metadata, **self.options)
 
 
 class _LoadedRange:
@@ -138,7 +108,7 @@ def _metadata(footer: bytes) -> Any:
     return pq.read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
 
 
-def opened_file(ranges: RangesOfFile, metadata: Any, **options: Any) -> Any:
+def opened_file(ranges: FileOfRanges, metadata: Any, **options: Any) -> Any:
     """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415  # optional, and slow to import
 
