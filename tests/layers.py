@@ -42,6 +42,7 @@ FLOORS = {
     "pack": 9,  # above the stream: repacking reads through it; design/packing.md
     "live": 9,
     "integrations": 9,
+    "tables": 9,
     "tools": 10,
     "watch": 11,  # above the tools: a page of a run is drawn like other pages
     "(door)": 12,  # single modules beside it, like shoal.orders, through which the public reaches a room
@@ -53,7 +54,7 @@ FLOORS = {
 CORE = frozenset(
     ("order", "index", "storage", "formats", "processes", "stats", "indexing", "reading", "pipeline", "stream")
 )
-AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "cli"))
+AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "tables", "cli"))
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
 ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats", "shoal.watch"))
@@ -95,6 +96,7 @@ LIBRARIES = {
     "jinja2": ("shoal.pipeline.stages.conversations.jinja_templates",),
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),
+    "lance": ("shoal.tables",),
     "ray": ("shoal.pack", "shoal.cli.options.engine_options"),
     "pyspark": ("shoal.pack", "shoal.cli.options.engine_options"),
 }

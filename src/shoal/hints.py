@@ -27,6 +27,7 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "video": "av",
     "remote": "obstore pycurl",
     "tables": "pyarrow",
+    "lance": "pylance",
     "formats": "zstandard brotli cramjam google-crc32c msgpack cbor2 msgspec xxhash pyyaml",
     "tokens": "tokenizers jinja2",
     "report": "matplotlib",

@@ -222,6 +222,13 @@ class Format(ABC):
     of a compressed shard are spilled.
     """
 
+    needs_bytes: bool = True
+    """If False, `parse` reads its samples itself, through a library, and readers pass an empty buffer.
+
+    Threads call `parse` ahead of the use of samples. `parse` raises `StorageError` for a failed read; a transient one
+    is retried. Nothing of such shards is in a chunk cache, and bytes have no checksums.
+    """
+
     @abstractmethod
     def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of some consecutive samples.

@@ -25,6 +25,7 @@ _SHIPPED = {
     "shoal.displays": "shoal.tools.notebook.displays_by_kind:DISPLAYS",
     "shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS",
     "shoal.reporters": "shoal.watch.reporters_by_name:REPORTERS_AROUND",
+    "shoal.tables": "shoal.tables.kinds_by_name:TABLE_KINDS",
 }
 
 _loaded: dict[tuple[str, str], Any] = {}

@@ -1,0 +1,214 @@
+"""The format of Lance fragments: rows are read by Lance itself, so that a read of one row is as cheap as Lance has it.
+
+Lance does not say where a row lies in its files. A row takes an equal part of the bytes of its fragment, so that the
+bytes of a dataset, a chunk and a window have the right size, and a byte tells its row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.field_columns import Columns, wanted_of
+from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
+from shoal.formats.tables.arrow_types import arrow_library
+from shoal.formats.tables.table_rows import TableRecords
+from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.tables.lance_library import OpenedTable, lance_errors
+
+_FRAGMENT, _NUM_ROWS, _NUM_BYTES = "fragment", "rows", "bytes"  # kept in the head
+_MOST_SESSIONS = 64
+_BLOB = "lance.blob.v2"
+
+
+class LanceRows(Format):
+    """The format of the fragments of a version of a Lance table; a sample is a row.
+
+    A shard is a fragment, named by its first data file. Deleted rows keep their numbers.
+    """
+
+    name: str = "lance"
+    suffixes: tuple[str, ...] = ()
+    needs_bytes = False
+    has_columns = True
+
+    def __init__(self, table: OpenedTable, projection: Sequence[str] | None = None) -> None:
+        self._table = table
+        self._projection = None if projection is None else tuple(projection)
+        self._sessions: tuple[int, OrderedDict[int, _Fragment]] = 0, OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LanceRows, (self._table, self._projection)
+
+    def projected(self, names: Sequence[str]) -> LanceRows:
+        """Return a copy that reads only these columns."""
+        return LanceRows(self._table, names)
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002  # Lance reads
+        """Return equal parts of the fragment's bytes, one for each row, deleted rows included; no row is read."""
+        by_name = {name_of(fragment): fragment for fragment in self._table.dataset().get_fragments()}
+        if shard not in by_name:
+            msg = f"{self._table.location.words} has no fragment of this name"
+            raise ShardError(msg, shard=shard, hint="open the table again")
+        metadata = by_name[shard].metadata
+        num_rows = int(metadata.physical_rows)
+        stored = sum(int(file.file_size_bytes or 0) for file in metadata.files)
+        num_bytes = max(stored or num_bytes, num_rows * _least_row_bytes(self._table.dataset().schema))
+        rows = np.arange(num_rows + 1, dtype=np.int64)
+        starts = rows * (num_bytes // max(1, num_rows)) + rows * (num_bytes % max(1, num_rows)) // max(1, num_rows)
+        head = {_FRAGMENT: int(metadata.id), _NUM_ROWS: num_rows, _NUM_BYTES: num_bytes}
+        return ShardScan(starts, np.zeros(num_rows, dtype=np.uint32), head=head)
+
+    def parse(self, buffer: Buffer, span: Span) -> LanceRecords:  # noqa: ARG002  # Lance reads
+        """Read the rows of a span by Lance.
+
+        Raises `ShardError`: Lance cannot decode the rows; `StorageError`: the rows could not be read, or a file of the
+        version is missing.
+        """
+        first = -(-span.first_byte * span.head[_NUM_ROWS] // span.head[_NUM_BYTES])
+        rows = np.arange(first, first + span.num_samples)
+        with lance_errors(self._table.location.words, is_remote=self._table.is_remote, shard=span.shard):
+            return self._fragment(span.head[_FRAGMENT]).records(rows, span, self._table.location.words)
+
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:  # noqa: ARG002
+        """Read one row by Lance; raises as `parse`."""
+        return self.parse(b"", span).sample(0)
+
+    def schema(self, head: Mapping[str, Any]) -> Any:  # noqa: ARG002  # of all fragments
+        """Return the Arrow schema of the version."""
+        return self._table.dataset().schema
+
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the names of the columns."""
+        return list(self.schema(head).names)
+
+    def _fragment(self, number: int) -> _Fragment:
+        """Return a fragment ready for reads: one of the last few, since opening one takes as long as a small read."""
+        pid, sessions = self._sessions
+        if pid != os.getpid():
+            sessions = OrderedDict()
+            self._sessions = os.getpid(), sessions
+        if (known := sessions.get(number)) is None:
+            while len(sessions) >= _MOST_SESSIONS:
+                sessions.popitem(last=False)
+            known = sessions[number] = _Fragment.of(self._table.dataset(), number, self._projection)
+        return known
+
+
+class LanceRecords:
+    """Some consecutive rows of a fragment: those in ``table``.
+
+    ``places`` has the place of each row in the table, -1 for deleted rows between others; None if the table has all.
+    """
+
+    def __init__(self, table: Any, places: NDArray[np.int64] | None, span: Span, words: str) -> None:
+        self._table, self._places, self._span, self._words = table, places, span, words
+        self._records = TableRecords(table, [], shard=span.shard, byte=span.first_byte)
+
+    def __len__(self) -> int:
+        return self._span.num_samples
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """Return zeros, as the scan."""
+        return np.zeros(len(self), dtype=np.uint32)
+
+    def sample(self, number: int) -> Sample:
+        """Return a row by column; raises `ShardError` for a deleted row."""
+        if self._places is None:
+            return self._records.sample(number)
+        if (place := int(self._places[number])) < 0:
+            msg = f"row {number} of this piece is deleted in {self._words}"
+            raise ShardError(msg, shard=self._span.shard, byte=self._span.first_byte, hint="choose another sample")
+        return self._records.sample(place)
+
+    def columns(self) -> Columns | None:
+        """Return the rows as columns; deleted rows, which no order has, repeat a neighbour."""
+        if self._places is None:
+            return self._records.columns()
+        table = self._table.take(np.maximum.accumulate(self._places).clip(0))
+        return TableRecords(table, [], shard=self._span.shard, byte=self._span.first_byte).columns()
+
+
+class _Fragment(NamedTuple):
+    """An opened fragment: its session, its number, the rows that are left (None for all), and columns of blobs."""
+
+    session: Any
+    number: int
+    left: NDArray[np.int64] | None
+    blobs: tuple[str, ...]
+    names: tuple[str, ...]
+    dataset: Any
+
+    @classmethod
+    def of(cls, dataset: Any, number: int, projection: Sequence[str] | None) -> _Fragment:
+        fragment = dataset.get_fragment(number)
+        names = dataset.schema.names
+        wanted = names if projection is None else wanted_of(names, projection)
+        blobs = tuple(name for name in wanted if getattr(dataset.schema.field(name).type, "extension_name", "") == _BLOB)
+        session = fragment.open_session([name for name in wanted if name not in blobs])
+        left = rows_left(fragment) if fragment.num_deletions else None
+        return cls(session, number, left, blobs, tuple(wanted), dataset)
+
+    def records(self, rows: NDArray[np.int64], span: Span, words: str) -> LanceRecords:
+        """Return the rows with these numbers, consecutive ones.
+
+        If all are deleted, the deleted rows themselves, as other formats have them: somebody asks for them by id.
+        """
+        places = None
+        kept, wanted = rows, rows
+        if self.left is not None:
+            first, end = np.searchsorted(self.left, [rows[0], rows[-1] + 1]).tolist()
+            kept, wanted = self.left[first:end], np.arange(first, end)
+            if not len(kept):
+                return LanceRecords(self._deleted(rows), None, span, words)
+            if len(kept) < len(rows):
+                places = np.full(len(rows), -1, dtype=np.int64)
+                places[kept - rows[0]] = np.arange(len(kept))
+        table = self.session.take(wanted.tolist())
+        if self.blobs:
+            table = self._with_blobs(table, kept)
+        return LanceRecords(table, places, span, words)
+
+    def _deleted(self, rows: NDArray[np.int64]) -> Any:
+        """Return deleted rows, which stay in their files until the table is compacted; blobs are left out."""
+        names = [name for name in self.names if name not in self.blobs]
+        scanner = self.dataset.get_fragment(self.number).scanner(
+            columns=names, offset=int(rows[0]), limit=len(rows), include_deleted_rows=True, with_row_id=True
+        )
+        return scanner.to_table().select(names)
+
+    def _with_blobs(self, table: Any, rows: NDArray[np.int64]) -> Any:
+        pa = arrow_library("Lance")
+        addresses = ((self.number << 32) + rows).tolist()
+        for name in self.blobs:
+            values = self.dataset.read_blobs(name, addresses=addresses, preserve_order=True)
+            table = table.append_column(name, pa.array([value for _, value in values], pa.large_binary()))
+        return table.select(self.names)
+
+
+def name_of(fragment: Any) -> str:
+    """Return the name of a fragment as a shard: its first data file, which no other fragment has."""
+    return f"data/{fragment.metadata.files[0].path}"
+
+
+def rows_left(fragment: Any) -> NDArray[np.int64]:
+    """Return the numbers of the rows that are not deleted, ascending."""
+    addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
+    return np.sort((addresses & np.uint64(0xFFFFFFFF)).astype(np.int64))
+
+
+def _least_row_bytes(schema: Any) -> int:
+    """Return the bytes in memory of a row's values of fixed size, which may be stored in fewer; at least 1."""
+    total = 0
+    for kind in schema.types:
+        try:
+            total += kind.bit_width // 8
+        except (ValueError, AttributeError):  # of no fixed width
+            total += 4
+    return max(1, total)

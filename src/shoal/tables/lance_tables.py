@@ -1,0 +1,151 @@
+"""Lance tables: a number, a tag, a branch or a time names the version, whose fragments are the shards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import SourceError, StorageError, UsageError
+from shoal.hints import did_you_mean
+from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest, WantedVersion
+from shoal.storage.sources.source import Source
+from shoal.storage.urls import join, scheme_of, without_secrets
+from shoal.tables.lance_library import Location, OpenedTable, lance_errors, lance_library, lance_options
+from shoal.tables.lance_rows import LanceRows, name_of, rows_left
+
+_SUFFIX = ".lance"
+_SCHEMES = {"s3a": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az"}
+
+
+class LanceTables:
+    """The kind of table of Lance, for directories named ``*.lance`` and ``lance://`` before a directory or URL."""
+
+    name: str = "lance"
+
+    def __init__(self) -> None:
+        lance_library()
+
+    def snapshot(self, request: TableRequest) -> Snapshot:
+        """Resolve a version to its fragments; see `TableKind.snapshot`. Only fragments with deleted rows are read."""
+        root, wanted = _absolute(request.root), request.wanted
+        if wanted.predicate is not None:
+            msg = f"{without_secrets(root)}: predicate= chooses files by statistics, which Lance does not give"
+            raise SourceError(msg, hint='leave out predicate=; index_columns=["label"] and select(label=3) choose rows')
+        if request.split is not None:
+            raise SourceError(f"{without_secrets(root)}: a Lance table has no splits", hint="leave out split=")
+        options = lance_options(root, request.storage_options)
+        location = _located(root, wanted, options)
+        table = OpenedTable(location, options)
+        words = location.words
+        with lance_errors(words, is_remote=table.is_remote):
+            fragments = table.dataset().get_fragments()
+            deleted = {name_of(each): _deleted(each) for each in fragments if each.num_deletions}
+            paths = tuple(_path_of(root, each, table.dataset().base_paths()) for each in fragments)
+        if not fragments:
+            raise SourceError(f"{words} has no rows", hint="open another version, or write rows first")
+        names = tuple(name_of(each) for each in fragments)
+        version: dict[str, Any] = {"version": location.version}
+        if location.branch:
+            version["branch"] = location.branch
+        typed = f"{request.root}, version {location.version}"
+        return Snapshot(Source("list", typed, root, names, paths), LanceRows(table), version, deleted=deleted)
+
+
+def _absolute(root: str) -> str:
+    """Return the URL of a table, or its absolute path."""
+    scheme = scheme_of(root)
+    if scheme in ("", "file"):
+        return str(Path(root.removeprefix("file://")).expanduser().absolute())
+    return f"{_SCHEMES.get(scheme, scheme)}://{root.partition('://')[2]}"
+
+
+def _located(root: str, wanted: WantedVersion, options: Mapping[str, str]) -> Location:
+    """Find the number of the wanted version, and its branch; raises `SourceError` if there is none."""
+    lance, shown = lance_library(), without_secrets(root)
+    try:
+        with lance_errors(f"the Lance table {shown}", is_remote=bool(scheme_of(root))):
+            main = lance.dataset(root, storage_options=dict(options) or None)
+    except StorageError as error:
+        if error.transient:
+            raise
+        msg = f"{shown}: there is no Lance table, or not its current version: {error.message}"
+        raise SourceError(msg, hint="give the directory that lance.write_dataset or lancedb made") from None
+    if wanted.timestamp is not None:
+        if wanted.version is not None:
+            raise UsageError(f"{shown}: version= and timestamp= both name a version", hint="give one of them")
+        return Location(root, _version_then(main, wanted.timestamp, shown))
+    version = wanted.version
+    if version is None:
+        return Location(root, int(main.version))
+    if isinstance(version, str):
+        return _named(main, root, version, shown)
+    known = [int(each["version"]) for each in main.versions()]
+    if version not in known:
+        raise _no_version(version, shown, known)
+    return Location(root, version)
+
+
+def _named(main: Any, root: str, name: str, shown: str) -> Location:
+    """Find a version by its tag, its branch, ``branch:number``, or its number as text, in this order."""
+    tags, branches = main.tags.list(), main.branches.list()
+    if name in tags:
+        return Location(root, int(tags[name]["version"]), tags[name].get("branch") or "")
+    branch, _, number = name.partition(":")
+    if branch in branches:
+        latest = main.checkout_version((branch, None))
+        known = [int(each["version"]) for each in latest.versions()]
+        if not number:
+            return Location(root, int(latest.version), branch)
+        if not number.isdecimal() or int(number) not in known:
+            raise _no_version(name, shown, known)
+        return Location(root, int(number), branch)
+    if name.isdecimal():
+        return _located(root, WantedVersion(int(name)), main.latest_storage_options() or {})
+    msg = f"{shown} has no tag and no branch {name!r}"
+    names = sorted([*tags, *branches])
+    kept = f"its tags and branches are {', '.join(names)}" if names else "it has no tags and no branches"
+    raise SourceError(msg, hint=did_you_mean(name, names) + kept)
+
+
+def _version_then(main: Any, timestamp: str, shown: str) -> int:
+    """Return the last version of the main branch that was made at or before a time; a time without a zone is UTC."""
+    text = re.sub(r"Z$", "+00:00", timestamp.strip())
+    try:
+        then = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"timestamp={timestamp!r} is no time in ISO 8601"
+        raise UsageError(msg, hint='for example timestamp="2026-11-01T12:00:00Z"') from None
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    made = [(int(each["version"]), each["timestamp"].astimezone(UTC)) for each in main.versions()]
+    if not (before := [version for version, time in made if time <= then]):
+        msg = f"{shown} had no version at {timestamp}, or it was cleaned up"
+        raise SourceError(msg, hint=f"its oldest version is {made[0][0]}, of {made[0][1].isoformat()}")
+    return max(before)
+
+
+def _no_version(version: object, shown: str, known: list[int]) -> SourceError:
+    least, most = min(known), max(known)
+    msg = f"{shown} has no version {version}"
+    return SourceError(msg, hint=f"there are {len(known)} versions from {least} to {most}; others were cleaned up")
+
+
+def _deleted(fragment: Any) -> NDArray[np.int64]:
+    is_deleted = np.ones(fragment.physical_rows, dtype=np.bool_)
+    is_deleted[rows_left(fragment)] = False
+    return np.flatnonzero(is_deleted).astype(np.int64)
+
+
+def _path_of(root: str, fragment: Any, bases: Mapping[int, Any]) -> str:
+    """Return the first data file of a fragment: in the table, or in the table that it was cloned or branched from."""
+    file = fragment.metadata.files[0]
+    base = None if file.base_id is None else bases[file.base_id]
+    if base is None:
+        return join(join(root, "data"), file.path)
+    inside = base.path if not base.is_dataset_root else join(base.path, "data")
+    return _absolute(join(inside, file.path))
