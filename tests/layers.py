@@ -97,6 +97,7 @@ LIBRARIES = {
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),
     "lance": ("shoal.tables",),
+    "huggingface_hub": ("shoal.tables",),
     "ray": ("shoal.pack", "shoal.cli.options.engine_options"),
     "pyspark": ("shoal.pack", "shoal.cli.options.engine_options"),
 }

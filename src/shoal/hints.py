@@ -28,6 +28,7 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "remote": "obstore pycurl",
     "tables": "pyarrow",
     "lance": "pylance",
+    "hub": "huggingface_hub",
     "formats": "zstandard brotli cramjam google-crc32c msgpack cbor2 msgspec xxhash pyyaml",
     "tokens": "tokenizers jinja2",
     "report": "matplotlib",

@@ -46,7 +46,7 @@ class LanceTables:
         with lance_errors(words, is_remote=table.is_remote):
             fragments = table.dataset().get_fragments()
             deleted = {name_of(each): _deleted(each) for each in fragments if each.num_deletions}
-            paths = tuple(_path_of(root, each, table.dataset().base_paths()) for each in fragments)
+            paths = tuple(_path_of(location, table.dataset(), each) for each in fragments)
         if not fragments:
             raise SourceError(f"{words} has no rows", hint="open another version, or write rows first")
         names = tuple(name_of(each) for each in fragments)
@@ -141,11 +141,12 @@ def _deleted(fragment: Any) -> NDArray[np.int64]:
     return np.flatnonzero(is_deleted).astype(np.int64)
 
 
-def _path_of(root: str, fragment: Any, bases: Mapping[int, Any]) -> str:
-    """Return the first data file of a fragment: in the table, or in the table that it was cloned or branched from."""
+def _path_of(location: Location, dataset: Any, fragment: Any) -> str:
+    """Return the first data file of a fragment: of the branch, or of the table that it was cloned or branched from."""
     file = fragment.metadata.files[0]
-    base = None if file.base_id is None else bases[file.base_id]
+    base = None if file.base_id is None else dataset.base_paths()[file.base_id]
     if base is None:
-        return join(join(root, "data"), file.path)
+        own = join(location.url, f"tree/{location.branch}") if location.branch else location.url
+        return join(join(own, "data"), file.path)
     inside = base.path if not base.is_dataset_root else join(base.path, "data")
     return _absolute(join(inside, file.path))
