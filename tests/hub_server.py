@@ -73,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
         is_json = self.headers.get("Content-Type", "").startswith("application/json")
         names = json.loads(body)["paths"] if is_json else re.findall(r"paths=([^&]*)", unquote(body.replace("+", " ")))
         found = [_entry(name, files[name]) for name in names if name in files]
-        directories = [name for name in names if name not in files and any(each.startswith(f"{name}/") for each in files)]
+        directories = [
+            name for name in names if name not in files and any(each.startswith(f"{name}/") for each in files)
+        ]
         self._json([*found, *({"type": "directory", "oid": "0" * 40, "path": name} for name in directories)])
 
     def _api(self, repository: str, what: str | None, rest: str) -> None:
@@ -107,7 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
         entries, directories = [], set[str]()
         for name, data in inside.items():
             parts = name.split("/")
-            directories |= {"/".join(parts[:end]) for end in range(depth + 1, len(parts)) if is_deep or end == depth + 1}
+            directories |= {
+                "/".join(parts[:end]) for end in range(depth + 1, len(parts)) if is_deep or end == depth + 1
+            }
             if is_deep or len(parts) == depth + 1:
                 entries.append(_entry(name, data))
         entries += [{"type": "directory", "oid": "0" * 40, "size": 0, "path": name} for name in sorted(directories)]

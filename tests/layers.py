@@ -54,7 +54,9 @@ FLOORS = {
 CORE = frozenset(
     ("order", "index", "storage", "formats", "processes", "stats", "indexing", "reading", "pipeline", "stream")
 )
-AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "tables", "cli"))
+AROUND_THE_CORE = frozenset(
+    ("peers", "tools", "pack", "verify", "live", "integrations", "testing", "watch", "tables", "cli")
+)
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
 ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats", "shoal.watch"))

@@ -64,7 +64,7 @@ def test_samples_are_those_of_the_bytes(order: object, form: ByItself, tmp_path:
     assert numbers(by_itself) == numbers(opened())
     assert all(name.startswith("shoal-read") for name in form.threads)
     stats = by_itself.stats()
-    assert stats["num_reads"] == stats["num_requests"] > 0
+    assert stats["num_reads"] >= stats["num_requests"] > 0
     batches = [batch["number"].tolist() for batch in opened(format=form).batch(30)]
     assert batches == [batch["number"].tolist() for batch in opened().batch(30)]
     assert by_itself[77] == opened()[77]

@@ -237,6 +237,13 @@ class Format(ABC):
         index.
         """
 
+    def parse_together(self, spans: Sequence[Span]) -> list[Records]:
+        """Return the records of several spans, perhaps of several shards; only for formats without `needs_bytes`.
+
+        Raises as `parse` does, for any of the spans; readers then try each span alone.
+        """
+        return [self.parse(b"", span) for span in spans]
+
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the first invalid byte.
 

@@ -88,7 +88,9 @@ class HubDatasets:
         named = _with_version(named, request.wanted)
         store = with_retries(open_store(named.what, request.storage_options), request.storage_options)
         commit = retried(
-            partial(_commit, named, request.storage_options), rule_of(request.storage_options), what=f"find {named.what}"
+            partial(_commit, named, request.storage_options),
+            rule_of(request.storage_options),
+            what=f"find {named.what}",
         )
         root = f"hf://datasets/{named.repository}@{commit}"
         paths = [info.path.removeprefix(f"{root}/") for info in store.list(root)]
@@ -142,7 +144,9 @@ def _commit(named: HubName, options: Mapping[str, Any]) -> str:
         status = getattr(getattr(error, "response", None), "status_code", None)
         is_transient = status is None or status == 429 or status >= 500  # noqa: PLR2004
         msg = f"could not look up {named.what}: {type(error).__name__}"
-        raise StorageError(msg, hint="this is an answer of the Hub, or there was none", transient=is_transient) from None
+        raise StorageError(
+            msg, hint="this is an answer of the Hub, or there was none", transient=is_transient
+        ) from None
     if not sha or not _COMMIT.match(sha):
         raise StorageError(f"the Hub names no commit of {named.what}", hint="try again later")
     return sha

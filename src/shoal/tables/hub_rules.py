@@ -115,7 +115,9 @@ def _chosen(configs: Mapping[str, Mapping[str, Any]], wanted: str | None, what: 
         raise SourceError(msg, hint=did_you_mean(wanted, configs) + f"{what}#{next(iter(configs), 'default')}")
     if not configs:
         return "default"
-    defaults = [name for name, entry in configs.items() if len(configs) == 1 or name == "default" or entry.get("default")]
+    defaults = [
+        name for name, entry in configs.items() if len(configs) == 1 or name == "default" or entry.get("default")
+    ]
     if len(defaults) == 1:
         return defaults[0]
     msg = f"{what}: the configurations are {names}, and {'several are' if defaults else 'none is'} the default one"
@@ -150,7 +152,9 @@ class _Files:
         kinds = {split: _kind(files) for split, files in splits.items()}
         if len(set(kinds.values())) > 1:
             listed = ", ".join(f"{kind or 'unknown'} in {split}" for split, kind in kinds.items())
-            raise SourceError(f"{self._what}: splits have files of different kinds: {listed}", hint="name files by globs")
+            raise SourceError(
+                f"{self._what}: splits have files of different kinds: {listed}", hint="name files by globs"
+            )
         kind = next(iter(kinds.values()), "")
         if not kind:
             msg = f"{self._what}: no file has a suffix of a known kind"

@@ -67,7 +67,9 @@ def lance_options(url: str, options: Mapping[str, Any]) -> dict[str, str]:
         if option in _OF_SHOAL or kind in ("", "file"):
             continue
         if not isinstance(value, str | int | float):
-            msg = f"storage_options: {option}= is {type(value).__name__}, but Lance's own client takes texts and numbers"
+            msg = (
+                f"storage_options: {option}= is {type(value).__name__}, but Lance's own client takes texts and numbers"
+            )
             raise UsageError(msg, hint="keys, an endpoint, a region and time limits reach the client of Lance")
         name = _NAMES_FOR_ALL.get(option, option)
         name = _NAMES.get(kind, {}).get(name, name)

@@ -71,10 +71,19 @@ class LanceRows(Format):
         Raises `ShardError`: Lance cannot decode the rows; `StorageError`: the rows could not be read, or a file of the
         version is missing.
         """
-        first = -(-span.first_byte * span.head[_NUM_ROWS] // span.head[_NUM_BYTES])
-        rows = np.arange(first, first + span.num_samples)
-        with lance_errors(self._table.location.words, is_remote=self._table.is_remote, shard=span.shard):
-            return self._fragment(span.head[_FRAGMENT]).records(rows, span, self._table.location.words)
+        return self.parse_together([span])[0]
+
+    def parse_together(self, spans: Sequence[Span]) -> list[LanceRecords]:  # type: ignore[override]
+        """Read the rows of some spans, by one call of Lance for each fragment; raises as `parse`."""
+        by_fragment: dict[int, list[int]] = {}
+        for number, span in enumerate(spans):
+            by_fragment.setdefault(span.head[_FRAGMENT], []).append(number)
+        words, found = self._table.location.words, dict[int, LanceRecords]()
+        for fragment, numbers in by_fragment.items():
+            inside = [spans[number] for number in numbers]
+            with lance_errors(words, is_remote=self._table.is_remote, shard=inside[0].shard):
+                found.update(zip(numbers, self._fragment(fragment).records(inside, words), strict=True))
+        return [found[number] for number in range(len(spans))]
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:  # noqa: ARG002
         """Read one row by Lance; raises as `parse`."""
@@ -150,36 +159,52 @@ class _Fragment(NamedTuple):
         fragment = dataset.get_fragment(number)
         names = dataset.schema.names
         wanted = names if projection is None else wanted_of(names, projection)
-        blobs = tuple(name for name in wanted if getattr(dataset.schema.field(name).type, "extension_name", "") == _BLOB)
+        blobs = tuple(
+            name for name in wanted if getattr(dataset.schema.field(name).type, "extension_name", "") == _BLOB
+        )
         session = fragment.open_session([name for name in wanted if name not in blobs])
         left = rows_left(fragment) if fragment.num_deletions else None
         return cls(session, number, left, blobs, tuple(wanted), dataset)
 
-    def records(self, rows: NDArray[np.int64], span: Span, words: str) -> LanceRecords:
-        """Return the rows with these numbers, consecutive ones.
+    def records(self, spans: Sequence[Span], words: str) -> list[LanceRecords]:
+        """Return the rows of some spans, read together.
 
-        If all are deleted, the deleted rows themselves, as other formats have them: somebody asks for them by id.
+        If all rows of a span are deleted, the deleted rows themselves, as other formats have them: somebody asks for
+        them by id.
         """
-        places = None
-        kept, wanted = rows, rows
-        if self.left is not None:
-            first, end = np.searchsorted(self.left, [rows[0], rows[-1] + 1]).tolist()
-            kept, wanted = self.left[first:end], np.arange(first, end)
-            if not len(kept):
-                return LanceRecords(self._deleted(rows), None, span, words)
-            if len(kept) < len(rows):
-                places = np.full(len(rows), -1, dtype=np.int64)
-                places[kept - rows[0]] = np.arange(len(kept))
-        table = self.session.take(wanted.tolist())
-        if self.blobs:
-            table = self._with_blobs(table, kept)
-        return LanceRecords(table, places, span, words)
+        ranges = [self._places(span) for span in spans]
+        places = [np.arange(first, end) for _, first, end in ranges]
+        together = np.unique(np.concatenate(places))
+        table = self.session.take(together.tolist()) if len(together) else None
+        if self.blobs and table is not None:
+            table = self._with_blobs(table, together if self.left is None else self.left[together])
+        records = []
+        for span, (first_row, first, end) in zip(spans, ranges, strict=True):
+            if first == end:
+                records.append(LanceRecords(self._deleted(first_row, span.num_samples), None, span, words))
+                continue
+            rows = table.slice(int(np.searchsorted(together, first)), end - first)  # type: ignore[union-attr]
+            gaps = None
+            if end - first < span.num_samples and self.left is not None:
+                gaps = np.full(span.num_samples, -1, dtype=np.int64)
+                gaps[self.left[first:end] - first_row] = np.arange(end - first)
+            records.append(LanceRecords(rows, gaps, span, words))
+        return records
 
-    def _deleted(self, rows: NDArray[np.int64]) -> Any:
+    def _places(self, span: Span) -> tuple[int, int, int]:
+        """Return the first row of a span, and the range of its rows among those that are left."""
+        first_row = -(-span.first_byte * span.head[_NUM_ROWS] // span.head[_NUM_BYTES])
+        end_row = first_row + span.num_samples
+        if self.left is None:
+            return first_row, first_row, end_row
+        first, end = np.searchsorted(self.left, [first_row, end_row]).tolist()
+        return first_row, first, end
+
+    def _deleted(self, first_row: int, num_rows: int) -> Any:
         """Return deleted rows, which stay in their files until the table is compacted; blobs are left out."""
         names = [name for name in self.names if name not in self.blobs]
         scanner = self.dataset.get_fragment(self.number).scanner(
-            columns=names, offset=int(rows[0]), limit=len(rows), include_deleted_rows=True, with_row_id=True
+            columns=names, offset=first_row, limit=num_rows, include_deleted_rows=True, with_row_id=True
         )
         return scanner.to_table().select(names)
 

@@ -286,7 +286,11 @@ def bucket() -> Iterator[dict[str, str]]:
         "endpoint": f"http://127.0.0.1:{port}", "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1",
     }  # fmt: skip
     client = boto3.client(
-        "s3", endpoint_url=options["endpoint"], aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
+        "s3",
+        endpoint_url=options["endpoint"],
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        region_name="us-east-1",
     )
     client.create_bucket(Bucket="lake")
     yield options

@@ -285,7 +285,7 @@ class _SpanReader:
     def _records(self, read: UnitRead) -> Records:
         opened, stats = self._opened, RequestStats(Counters())
         if not opened.format.needs_bytes:
-            return fetched_records(opened, read, stats)
+            return fetched_records(opened, [read], stats)[0]
         if self._fields is not None and opened.format.reads_fields:
             opened.check.check(read.shard, stats)
             whole = partial(opened.store.read_range, opened.paths[read.shard])

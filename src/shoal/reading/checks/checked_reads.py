@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -82,27 +82,30 @@ def read_unit(
 def read_records(opened: Opened, read: UnitRead, stats: RequestStats) -> Records:
     """Read the samples of one unit on its own."""
     if not opened.format.needs_bytes:
-        return fetched_records(opened, read, stats)
+        return fetched_records(opened, [read], stats)[0]
     data = read_unit(opened, read, stats=stats)
     return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, stats)
 
 
-def fetched_records(opened: Opened, read: UnitRead, stats: RequestStats) -> Records:
-    """Return the samples of one unit whose format reads by itself, with retries.
+def fetched_records(opened: Opened, reads: Sequence[UnitRead], stats: RequestStats) -> list[Records]:
+    """Return the samples of some units whose format reads by itself, with retries.
 
-    Raises `ShardError`: the shard has changed, or its rows cannot be decoded; `StorageError`: the rows could not be
-    read before the deadline.
+    Raises `ShardError`: a shard has changed, or samples cannot be decoded; `StorageError`: samples could not be read
+    before the deadline.
     """
+    num_bytes = sum(read.num_bytes for read in reads)
+    spans = [span_of(opened.index, read) for read in reads]
 
-    def once() -> Records:
-        stats.began(read.num_bytes)
+    def once() -> list[Records]:
+        stats.began(num_bytes)
         try:
-            return parse_unit(opened, read, b"")
+            return opened.format.parse_together(spans)
         finally:
-            stats.ended(read.num_bytes)
+            stats.ended(num_bytes)
 
-    what = partial(describe_read, opened.paths[read.shard], read.first_byte, read.end_byte)
-    check_shard(opened, read.shard, stats)
+    for shard in {read.shard for read in reads}:
+        check_shard(opened, shard, stats)
+    what = partial(describe_read, opened.paths[reads[0].shard], reads[0].first_byte, reads[0].end_byte)
     return retried(once, unwrap_retries(opened.store)[1], what=what)
 
 

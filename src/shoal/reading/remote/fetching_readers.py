@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,13 +24,14 @@ from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
 
 _MOST_REMOTE = 128
+_MOST_TOGETHER, _TOGETHER_BYTES = 64, 512 << 10
 
 
 class FetchingReaders:
     """Readers for a format without `Format.needs_bytes`: threads call `Format.parse` ahead of the use of samples.
 
-    A request is one unit, since a library gains nothing from neighbours in one request. Files of this machine take one
-    thread for each processor, which decodes. A ledger counts a unit by its bytes in the index.
+    Small units share a request, since each call of a library may cost as much as reading 64 KiB. Files of this machine
+    take one thread for each processor, which decodes. A ledger counts a unit by its bytes in the index.
     """
 
     def __init__(
@@ -65,21 +66,32 @@ class FetchingReaders:
         """Queue the reads, and return their promises."""
         self._memory.reserve(sum(read.num_bytes for read in reads))
         requests = []
-        for number, read in zip(self._numbers, reads, strict=False):
-            self._reads[number] = read
-            requests.append(Request(*read[1:4], (number,), is_cached=False, num_reads=1, read_bytes=read.num_bytes))
-        return self._pool.ask(requests)
+        for together in _groups(reads):
+            numbers = tuple(itertools.islice(self._numbers, len(together)))
+            self._reads.update(zip(numbers, together, strict=True))
+            requests.append(_request_of(together, numbers))
+        return [pending for pending in self._pool.ask(requests) for _ in pending.request.reads]
 
     def records(self, read: UnitRead, promise: PendingRequest) -> Records:
         """Wait for the samples of a read."""
-        began = self._counters.wait_begins()
+        began, numbers = self._counters.wait_begins(), promise.request.reads
+        number = next(number for number in numbers if self._reads.get(number) is read)
         try:
-            records: Any = self._pool.wait(promise)
+            return self._taken(promise, number)
+        except Exception:
+            if len(numbers) == 1:
+                raise
+            # The fault may be in another read of the request.
+            alone = _request_of([read], (number,))._replace(num_reads=0, read_bytes=0)
+            return self._taken(self._pool.ask([alone], at_once=True)[0], number)
         finally:
             self._memory.use(read.num_bytes)
             self._counters.waited(began)
-            self._reads.pop(promise.request.reads[0], None)
-        return records  # type: ignore[no-any-return]
+            self._reads.pop(number, None)
+
+    def _taken(self, promise: PendingRequest, number: int) -> Records:
+        records: Any = self._pool.wait(promise)
+        return records[number]  # type: ignore[no-any-return]
 
     def read_into(self, read: UnitRead, promise: PendingRequest, buffer: memoryview) -> None:
         """Raise an error: samples of such formats are no bytes of a record."""
@@ -107,7 +119,25 @@ def waiting_readers(
     return kind(opened, counters, memory, options, shared)
 
 
+def _groups(reads: Sequence[UnitRead]) -> Iterator[Sequence[UnitRead]]:
+    """Yield the reads in groups of at most `_MOST_TOGETHER` reads and `_TOGETHER_BYTES`, or of one larger read."""
+    first = num_bytes = 0
+    for number, read in enumerate(reads):
+        if number > first and (number - first == _MOST_TOGETHER or num_bytes + read.num_bytes > _TOGETHER_BYTES):
+            yield reads[first:number]
+            first, num_bytes = number, 0
+        num_bytes += read.num_bytes
+    yield reads[first:]
+
+
+def _request_of(reads: Sequence[UnitRead], numbers: tuple[int, ...]) -> Request:
+    """Return a request for some reads; its range has their bytes in sum, and the shard of the first."""
+    num_bytes = sum(read.num_bytes for read in reads)
+    return Request(reads[0].shard, 0, num_bytes, numbers, is_cached=False, num_reads=len(reads), read_bytes=num_bytes)
+
+
 def _fetched(
     opened: Opened, stats: RequestStats, reads: dict[int, UnitRead], request: Request, _: ReadBuffer | None
-) -> Records:
-    return fetched_records(opened, reads[request.reads[0]], stats)
+) -> dict[int, Records]:
+    together = [reads[number] for number in request.reads]
+    return dict(zip(request.reads, fetched_records(opened, together, stats), strict=True))
