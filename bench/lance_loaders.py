@@ -6,6 +6,8 @@ with ``label`` and ``image``. Each loader runs in a process of its own, loaders 
 Bytes are those that the process read from files, which the page cache holds.
 """
 
+# ruff: noqa: PLC0415  # each loader imports its own library, in a process of its own
+
 from __future__ import annotations
 
 import argparse
@@ -46,8 +48,8 @@ def of_shoal(path: str, order: Any, **how: Any) -> Iterator[Any]:
 
 
 def of_lance_torch(path: str, *, sampler: bool) -> Iterator[Any]:
-    import lance.torch.data as data
     from lance.sampler import ShardedBatchSampler
+    from lance.torch import data
 
     chosen = ShardedBatchSampler(0, 1, randomize=True) if sampler else None
     keep = lambda batch, **_: batch  # noqa: E731  # without the conversion to tensors, which it cannot do for images
@@ -57,8 +59,8 @@ def of_lance_torch(path: str, *, sampler: bool) -> Iterator[Any]:
 
 
 def of_safe_dataset(path: str) -> Iterator[Any]:
-    import lance.torch.data as data
     import torch
+    from lance.torch import data
 
     rows = data.SafeLanceDataset(path)
     sampler = torch.utils.data.RandomSampler(rows, generator=torch.Generator().manual_seed(0))

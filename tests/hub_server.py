@@ -60,7 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(404)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        """The same, without the body."""
+        self.do_GET()
 
     def do_POST(self) -> None:
         """Describe files by their names."""

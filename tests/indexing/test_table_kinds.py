@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class Logged:
 
     def snapshot(self, request: TableRequest) -> Snapshot:
         version = request.wanted.version
+        if isinstance(version, Mapping):
+            version = version["logged"]
         number = len(VERSIONS) - 1 if version is None else int(version)
         if number >= len(VERSIONS):
             msg = f"{request.root}: there is no version {number}"

@@ -83,8 +83,7 @@ def test_a_failure_is_raised_at_its_sample(failure: Exception, form: ByItself, t
     form.broken, form.failures = "1.jsonl", [failure] * 9
     delivered = []
     with pytest.raises(type(failure), match=str(failure).splitlines()[0]):
-        for sample in ds:
-            delivered.append(sample["number"])
+        delivered.extend(sample["number"] for sample in ds)
     assert delivered == list(range(500))
 
 

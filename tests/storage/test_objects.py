@@ -13,7 +13,7 @@ from tests.storage.servers import KEY, SECRET, Place, s3_options
 from tests.storage.test_http import answering, send
 
 from shoal.errors import ForkError, SourceError, StorageError, UsageError
-from shoal.storage.objects.object_options import _sorted, location_of
+from shoal.storage.objects.object_options import client_settings, location_of
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.sources.source import expand
@@ -295,7 +295,7 @@ def test_places() -> None:
 
 
 def sorted_for(url: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    return _sorted(location_of(url), options)
+    return client_settings(location_of(url), options)
 
 
 def test_the_words_of_others_are_understood(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import numpy as np
 from tests.stream.made import check_batch, check_sample, open_finely, text, write_tars
 
 import shoal
+from shoal.indexing.generations.subset_of_shards import with_shards
 from shoal.mixing import PerBatch, PerRank
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
 
 SHARDS = [30, 1, 0, 47, 9]
 NUM_SAMPLES = sum(SHARDS)
@@ -284,6 +286,23 @@ def _growing(source: Dataset, _: Order) -> Dataset:
     return shoal.open(directory, index="grow").shuffle(seed=3, window="16KiB")
 
 
+_FEW = 3
+"""Shards of the first epoch of a dataset that is extended."""
+
+
+def _extended(source: Dataset, order: Order) -> Dataset:
+    opened = source.stream.opened
+    few = shuffled(Dataset(DatasetSpec.of(with_shards(opened, range(_FEW)))), order)
+    few.load_state_dict(few.state_at(1))
+    return few.extended(source).with_ids()
+
+
+def _grown(stream: Dataset, epoch: int) -> Iterable[int]:
+    opened = stream.stream.spec.in_epoch(epoch).opened.one("this law")
+    assert opened.index.num_shards == (_FEW if epoch == 0 else stream.stream.spec.in_epoch(1).opened.index.num_shards)
+    return range(opened.index.num_samples)
+
+
 def _packed(source: Dataset, order: Order, strategy: str = "best_fit", **how: Any) -> Dataset:
     documents = shuffled(source, order).map(with_labels if "fields" in how else with_tokens)
     return documents.pack_sequences(LENGTH, strategy=strategy, **{"block": 32, **how})
@@ -357,6 +376,7 @@ KINDS: dict[str, Kind] = {
     ),
     "mixture": Kind(_mixed, _by_order, orders=("full", "window", "nodes", "block")),
     "growing": Kind(_growing, items=numbers_in, formats=("tar",), orders=("window",)),
+    "extended": Kind(_extended, _grown),
     "packed": Kind(_packed, **_TOKENS),
     "laid end to end": Kind(lambda source, order: _packed(source, order, "concat"), **_TOKENS),
     "packed and balanced": Kind(_packed, batching={"balance": "attention", "neighbours": 3}, **_TOKENS),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -17,6 +18,9 @@ from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, cut_extents
 from shoal.index.shard_scan import ShardScan
 from shoal.index.shard_texts import check_names
 from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
+
+SNAPSHOT = "snapshot"
+"""Key of the version of a table in the metadata of an index: a few JSON values by name."""
 
 _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
 MOST_SAMPLES_WITH_SIZES = 10**8
@@ -149,6 +153,27 @@ def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
     )
 
 
+def first_shards(index: Index, num_shards: int, *, metadata: Mapping[str, Any]) -> Index:
+    """Return the index of the first shards, with its own fingerprint; columns are views. O(bytes of its extents).
+
+    Notes describe the whole dataset, and are left out.
+    """
+    stop_extent = int(np.searchsorted(index.extent_shard, np.int32(num_shards)))
+    stop_sample = int(index.extent_first_sample[stop_extent])
+    return _index(
+        {name: getattr(index, name)[:stop_extent] for name in EXTENT_COLUMNS},
+        format=index.format,
+        shard_names=tuple(index.shard_names[number] for number in range(num_shards)),
+        shard_bytes=index.shard_bytes[:num_shards],
+        shard_versions=tuple(index.shard_versions[number] for number in range(num_shards)),
+        shard_heads={number: head for number, head in index.shard_heads.items() if number < num_shards},
+        extent_checksum=None if index.extent_checksum is None else index.extent_checksum[:stop_extent],
+        sample_bytes=None if index.sample_bytes is None else index.sample_bytes[:stop_sample],
+        columns={name: column[:stop_sample] for name, column in index.columns.items()},
+        metadata=dict(metadata),
+    )
+
+
 def fingerprint(
     shard_names: Iterable[str],
     extent_shard: NDArray[np.int32],
@@ -164,6 +189,21 @@ def fingerprint(
     named = zip(FINGERPRINTED, columns, strict=True)
     chunks = (column.astype(EXTENT_COLUMNS[name], copy=False) for name, column in named)
     return fingerprint_of_chunks(shard_names, len(extent_shard), chunks)
+
+
+def of_snapshot(index: Index, version: Mapping[str, Any]) -> Index:
+    """Return an index as the index of a version of a table, which its metadata and its fingerprint then name."""
+    metadata = {**index.metadata, SNAPSHOT: dict(version)}
+    return replace(index, metadata=metadata, fingerprint=_with_snapshot(index.fingerprint, metadata))
+
+
+def _with_snapshot(digest: str, metadata: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a version of a table: versions with the same files may have other rows or columns."""
+    version = metadata.get(SNAPSHOT)
+    if version is None:
+        return digest
+    text = json.dumps([digest, version], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: Iterable[NDArray[Any]]) -> str:
@@ -194,7 +234,7 @@ def validate(index: Index) -> None:
     for begin in range(0, index.num_extents if index.sample_bytes is not None else 0, _TILE):
         _check_samples(index, begin, min(begin + _TILE, index.num_extents))
     columns = (index.extent_shard, index.extent_first_byte, index.extent_end_byte, index.extent_num_samples)
-    actual = fingerprint(index.shard_names, *columns)
+    actual = _with_snapshot(fingerprint(index.shard_names, *columns), index.metadata)
     if actual != index.fingerprint:
         _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, but its contents have {actual!r}")
 
@@ -243,7 +283,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _index(extents: Mapping[str, Any], *, shard_names: Sequence[str], **rest: Any) -> Index:
-    digest = fingerprint(shard_names, *(extents[name] for name in FINGERPRINTED))
+    digest = _with_snapshot(fingerprint(shard_names, *(extents[name] for name in FINGERPRINTED)), rest["metadata"])
     return Index(shard_names=shard_names, fingerprint=digest, **extents, **rest)
 
 

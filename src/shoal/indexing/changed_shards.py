@@ -27,12 +27,14 @@ from numpy.typing import NDArray
 from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again, without_pointer
 from shoal.formats.shard_format import Format, ReadBytes
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
 from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
+from shoal.indexing.tables.snapshot_protocol import missing_file
 from shoal.storage.cache_directory import Scratch
 from shoal.storage.retry import CountedReads, Counting
 from shoal.storage.sources.source import Source
@@ -124,9 +126,12 @@ class ShardCheck:
 
     def _check(self, shard: int, counting: Counting | None) -> None:
         path = self._paths[shard]
-        # Open the file before stat: from now on the store raises if the file is replaced.
-        self._store.read_range(path, 0, 0)
-        info = self._store.stat(path)
+        try:
+            # Open the file before stat: from now on the store raises if the file is replaced.
+            self._store.read_range(path, 0, 0)
+            info = self._store.stat(path)
+        except StorageError as error:
+            raise missing_file(error, path, self._index.metadata.get(SNAPSHOT)) from None
         if self._is_known(shard, info):
             return
         if not self._store.reads_ahead:

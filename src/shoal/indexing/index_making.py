@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import cast
@@ -16,6 +16,7 @@ from shoal.errors import ShoalError, StorageError
 from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
+from shoal.index.assembly import SNAPSHOT, of_snapshot
 from shoal.index.cutting import CUTTING_RULE, usual_extent_bytes
 from shoal.index.table import Index
 from shoal.indexing.build import Progress, build_index, scan_rules, scan_tasks, small_bytes
@@ -26,7 +27,7 @@ from shoal.indexing.jobs.job_units import UnitParts
 from shoal.indexing.jobs.shared_indexing import index_together
 from shoal.indexing.manifests_beside import Described, versions_beside
 from shoal.indexing.scan.scan_task import ScanTask
-from shoal.indexing.tables.snapshot_protocol import SNAPSHOT
+from shoal.indexing.tables.snapshot_protocol import missing_file
 from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
@@ -66,8 +67,12 @@ class IndexMaking:
     @cached_property
     def infos(self) -> list[ObjectInfo]:
         """Size and version of every shard."""
-        num_processes = local_size_of(self.job_rank)
-        return stat_together(self.what.source.paths, self.store, cache_dir=self.cache_dir, num_processes=num_processes)
+        paths, num_processes = self.what.source.paths, local_size_of(self.job_rank)
+        try:
+            return stat_together(paths, self.store, cache_dir=self.cache_dir, num_processes=num_processes)
+        except StorageError as error:
+            missing = next((path for path in paths if path in error.message), paths[0])
+            raise missing_file(error, missing, self.what.version) from None
 
     def tasks(self) -> list[ScanTask]:
         """Return the shards as tasks (see `scan_tasks`); their sizes are requested only once."""
@@ -139,8 +144,8 @@ class IndexMaking:
 
     def kept(self, index: Index) -> tuple[Index, str | None]:
         """Cache an index of these shards, publish it on request, and return it with its file."""
-        if self.what.version:
-            index = replace(index, metadata={**index.metadata, SNAPSHOT: dict(self.what.version)})
+        if self.what.version and SNAPSHOT not in index.metadata:
+            index = of_snapshot(index, self.what.version)
         beside = self.publish(index)
         if self.exchange is not None:
             with suppress(StorageError):  # other machines then index what they still need

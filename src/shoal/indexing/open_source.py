@@ -46,8 +46,15 @@ from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, in_named_order
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
-from shoal.indexing.tables.snapshot_protocol import CURRENT, TableKind, TableRequest, WantedVersion
+from shoal.indexing.tables.snapshot_protocol import (
+    CURRENT,
+    TableKind,
+    TableRequest,
+    WantedVersion,
+    version_text,
+)
 from shoal.indexing.tables.table_kinds import named_table, table_of_log
+from shoal.indexing.tables.table_versions import TableVersions
 from shoal.order.arrays.index_ranges import Runs
 from shoal.processes.job_rank import JobRank, local_size_of
 from shoal.storage.cache_directory import cache_directory, expand_home
@@ -220,12 +227,19 @@ class _Finding:
         index: str | os.PathLike[str] | None,
     ) -> Opened | Unindexed:
         """Find the files of a version of a table, and their index if there is one."""
-        store = with_retries(open_store(root, self.storage_options), self.storage_options)
-        request = TableRequest(root, store, wanted, split, dict(self.storage_options or {}))
-        snapshot = kind.snapshot(request)
+        if self.format is not None:
+            msg = f"{without_secrets(root)}: format= was given, but a table says how its files are read"
+            raise SourceError(msg, hint="leave out format=")
+        snapshot = kind.snapshot(TableRequest(root, wanted, split, dict(self.storage_options or {})))
         source = snapshot.source
-        store = with_retries(open_store(source.paths[0], self.storage_options), self.storage_options)
-        opening = self.opening(source, store, snapshot.format)
+        reopen = partial(open_table, replace(self, progress=None, job_rank=None), kind, root, split)
+        versions = TableVersions(reopen, wanted)
+        if not source.paths:
+            msg = f"{source.typed}: its version {version_text(snapshot.version)} has no files to read"
+            raise SourceError(msg, hint="open another version=, or a predicate= that some files match")
+        options = self.storage_options if snapshot.storage_options is None else snapshot.storage_options
+        store = with_retries(open_store(source.paths[0], options), options)
+        opening = replace(self.opening(source, store, snapshot.format), versions=versions)
         left: SamplesLeft | None = None
         if snapshot.deleted:
             left = lambda known, _: snapshot.rows_left(known)  # noqa: E731
@@ -236,6 +250,11 @@ class _Finding:
             return opened if left is None else _with_samples(opened, left)
         what = Described(source, snapshot.format, rows=snapshot.rows, version=snapshot.version)
         return self.made(self.unindexed(opening, what, lambda _: None, None), left)
+
+
+def open_table(finding: _Finding, kind: TableKind, root: str, split: SplitLike, wanted: WantedVersion) -> Opened:
+    """Open another version of a table."""
+    return finding.table(kind, root, wanted, split=split, index=None).whole
 
 
 def known_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # noqa: A002
@@ -317,13 +336,17 @@ class _Opening:
     format: str | Format | None
     cache_dir: str
     local_size: int
+    versions: TableVersions | None = None
 
     def stat(self, paths: Sequence[str]) -> list[ObjectInfo]:
         return stat_together(paths, self.store, cache_dir=self.cache_dir, num_processes=self.local_size)
 
     def opened(self, index: Index, paths: Sequence[str], chosen: Format, index_path: str | None) -> Opened:
         check = ShardCheck(index, tuple(paths), store=self.store, format=chosen, cache_dir=self.cache_dir)
-        return Opened(self.store, index, tuple(paths), chosen, index_path, check, left_out=self.source.left_out)
+        return Opened(
+            self.store, index, tuple(paths), chosen, index_path, check, left_out=self.source.left_out,
+            past=self.versions, latest=self.versions,
+        )  # fmt: skip
 
     def with_index(self, known: Index, index_path: str) -> Opened:
         """Open shards with an index, which may also have other shards."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.alignment.kept_alignments import KeptAlignment
@@ -69,6 +71,67 @@ class OpenedDataset(Protocol):
         ...
 
 
+class Known(NamedTuple):
+    """A dataset as a state names it.
+
+    ``num_shards`` is 0 if it is unknown (states of older versions), ``snapshot`` is the version of a table as JSON, ""
+    for shards that are no table. ``shard_names`` are all shards in their order if another rank names them, else empty.
+    """
+
+    fingerprint: str
+    num_shards: int = 0
+    snapshot: str = ""
+    shard_names: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(index: Index, *, with_names: bool = False) -> Known:
+        """Return the names of a dataset by its index."""
+        names = tuple(index.shard_names) if with_names else ()
+        version = index.metadata.get(SNAPSHOT)
+        return Known(index.fingerprint, index.num_shards, json.dumps(version) if version else "", names)
+
+
+class Recovered(NamedTuple):
+    """An earlier dataset, and the way it was recovered: "the first 12 of 15 shards by name"."""
+
+    opened: Opened
+    words: str
+
+
+class Past(Protocol):
+    """Recovery of the dataset that a state was saved with, from a dataset that has more shards now.
+
+    The default, `shoal.indexing.generations.subset_of_shards`, looks for a subset of the shards. A table with versions
+    has a `Past` of its own (`shoal.indexing.tables.table_versions`). A `Past` must pickle: workers get it.
+    """
+
+    def as_known(self, opened: Opened, known: Known) -> Recovered | None:
+        """Return the dataset whose fingerprint is ``known.fingerprint``; None if it cannot be recovered.
+
+        The caller compares the fingerprint again, and refuses another dataset: a wrong answer is an error, never a
+        wrong sample. Raises `ShoalError` with a remedy if the dataset is known and cannot be opened, such as a snapshot
+        whose files were removed.
+        """
+
+    def tried(self, opened: Opened, known: Known) -> str:
+        """Return what `as_known` tried, for the error: "the first 12 shards by name, the indexes of this machine"."""
+
+
+class Latest(Protocol):
+    """The source of a dataset, looked at again: ``follow=True`` calls it at the beginning of each epoch.
+
+    The default, `shoal.indexing.generations.relisted_source`, lists the source again. A table with versions opens its
+    newest snapshot. A `Latest` must pickle.
+    """
+
+    def look_again(self, opened: Opened) -> Opened:
+        """Return the dataset that the source holds now; ``opened`` itself if nothing has changed.
+
+        Sample ids of ``opened`` stay if none of its shards has left: new shards come after all its shards. Each rank
+        may see another state of the source; the caller makes all ranks take the same.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A dataset, ready for reading.
@@ -77,6 +140,8 @@ class Opened:
     of its cached copy; None without a file. Call ``check`` before the first use of a shard. ``stored`` are the samples
     that take part if the dataset's own splits exclude some; None for all. ``left_out`` counts, by suffix, files of the
     directory that are not shards. Samples of the ``companions`` are read together with the samples of this dataset.
+    ``past`` recovers the dataset of a state that knew fewer shards, ``latest`` looks at the source again; None if the
+    source cannot be looked at again.
     """
 
     store: Store
@@ -89,6 +154,8 @@ class Opened:
     stored: Runs | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     companions: tuple[Companion, ...] = ()
+    past: Past | None = None
+    latest: Latest | None = None
 
     can_grow = False  # everything is indexed
     depth = 0  # nothing is joined

@@ -26,11 +26,64 @@ Tokenizers = Mapping[str, Sequence[str]]
 """Identities of the tokenizers of each source; a dataset without a mixture has the single source ""."""
 
 STATE_VERSION = 3
-_SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers")
+_SUMMED = (
+    "version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers", "shards",
+    "snapshot", "next",
+)  # fmt: skip
 _CHANGED = (
     "load the state as it was saved (torch.distributed.checkpoint drops fields: save json.dumps(state) with it); "
     "ds.state_at(position, epoch=...) makes a state for any position"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The sizes by which a dataset is found again, by source; a dataset without a mixture has the single source "".
+
+    ``shards`` is the number of shards, ``snapshots`` the name of the snapshot of a table. Both are empty in states of
+    older versions: the fingerprint alone identifies a dataset.
+    """
+
+    shards: Mapping[str, int] = field(default_factory=dict)
+    snapshots: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of a state."""
+        return {"shards": _plain(self.shards), "snapshot": _plain(self.snapshots)}
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Identity:
+        """Restore the identity from the fields of a state."""
+        return Identity(by_source(fields.get("shards")), by_source(fields.get("snapshot")))
+
+
+@dataclass(frozen=True, slots=True)
+class NextDataset:
+    """The dataset of later epochs: its first epoch, its fingerprint by source, and its sizes."""
+
+    epoch: int
+    index: Mapping[str, str]
+    identity: Identity = field(default_factory=Identity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the field ``next`` of a state."""
+        sizes = {name: value for name, value in self.identity.to_dict().items() if value}
+        return {"epoch": self.epoch, "index": _plain(self.index), **sizes}
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> NextDataset:
+        """Restore the dataset from the field ``next`` of a state."""
+        return NextDataset(fields["epoch"], by_source(fields["index"]), Identity.from_dict(fields))
+
+
+def _plain(values: Mapping[str, Any]) -> Any:
+    """Return the value of a single dataset, or the values of a mixture by source."""
+    return values[""] if values.keys() == {""} else dict(values)
+
+
+def by_source(value: Any) -> dict[str, Any]:
+    """Return the values by source; a single value has the source "", and None is no value."""
+    return {} if value is None else dict(value) if isinstance(value, Mapping) else {"": value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +94,8 @@ class State:
     ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out. ``deals`` are the
     samples that each rank has taken after ``position`` if ranks fill their batches, in this epoch and later ones.
     ``segments`` identifies the growing order's segments up to the position, and is "" for other orders. ``tokenizers``
-    identify the tokenizers of each source, if they are known.
+    identify the tokenizers of each source, if they are known. ``identity`` helps to find the dataset again where more
+    shards exist now; ``following`` is the dataset of later epochs.
     """
 
     epoch: int
@@ -53,6 +107,8 @@ class State:
     deals: tuple[Deal, ...] = ()
     segments: str = ""
     tokenizers: Tokenizers = field(default_factory=dict)
+    identity: Identity = field(default_factory=Identity)
+    following: NextDataset | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON types, with a checksum; under 1 KB, except with deals of more than 100 ranks."""
@@ -63,12 +119,14 @@ class State:
             "seed": self.seed,
             "order": dict(self.order),
             "index": self.index,
+            **self.identity.to_dict(),
+            "next": None if self.following is None else self.following.to_dict(),
             "segments": self.segments,
             "tokenizers": {name: list(names) for name, names in self.tokenizers.items()},
             "without": [list(gap) for gap in self.gaps.ranges],
             "refill": [deal.to_dict() for deal in self.deals],
         }
-        optional = ("segments", "tokenizers", "without", "refill")
+        optional = ("shards", "snapshot", "next", "segments", "tokenizers", "without", "refill")
         return sealed({name: value for name, value in fields.items() if value or name not in optional})
 
     @staticmethod
@@ -80,7 +138,9 @@ class State:
             raise StateError(msg, hint=_CHANGED)
         terms = {name: fields[name] for name in ("epoch", "position", "seed", "order", "index")}
         optional = {name: fields[name] for name in ("segments", "tokenizers") if name in fields}
-        return State(**terms, gaps=gaps_in(STATE, fields), deals=_deals(fields), **optional)
+        following = NextDataset.from_dict(fields["next"]) if "next" in fields else None
+        sizes = {"identity": Identity.from_dict(fields), "following": following}
+        return State(**terms, gaps=gaps_in(STATE, fields), deals=_deals(fields), **optional, **sizes)
 
     def check_tokenizers(self, tokenizers: Tokenizers, order: Mapping[str, Any]) -> None:
         """Raise `StateError` if a source of a stream with this order has other tokenizers than in the state.

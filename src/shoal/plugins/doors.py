@@ -23,9 +23,10 @@ _Made = TypeVar("_Made")
 # Extensions that ship with shoal, loaded where a name is not the core's: a mapping of makers for each group.
 _SHIPPED = {
     "shoal.displays": "shoal.tools.notebook.displays_by_kind:DISPLAYS",
+    "shoal.formats": "shoal.tables.kinds_by_name:FORMATS",
     "shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS",
     "shoal.reporters": "shoal.watch.reporters_by_name:REPORTERS_AROUND",
-    "shoal.tables": "shoal.tables.kinds_by_name:TABLE_KINDS",
+    "shoal.tables": "shoal.tables.kinds_by_name:TABLES",
 }
 
 _loaded: dict[tuple[str, str], Any] = {}

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.growing.growing_shards import Growth
-from shoal.indexing.opened_dataset import Opened, OpenedDataset
+from shoal.indexing.opened_dataset import Known, Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
 from shoal.order.protocol import BoundOrder
-from shoal.order.state_dict import State, Tokenizers
+from shoal.order.state_dict import Identity, State, Tokenizers
 from shoal.order.states.deals import Deal, RankPlace, settled, taken_by
 from shoal.order.weighed_order import WeighedOrder
 from shoal.plugins.displays import as_html
@@ -124,6 +124,12 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return self.sample_index.fingerprint
 
     @property
+    def identity(self) -> Identity:
+        """The sizes by which the dataset is found again where more shards exist, by source."""
+        index = self.sample_index
+        return identity_of({"": index} if isinstance(index, Index) else dict(zip(index.names, index.parts, strict=True)))
+
+    @property
     @abstractmethod
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state: two streams with equal values and seeds have equal orders."""
@@ -211,7 +217,15 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """
         return None
 
-    def first(self, source: Source) -> Piece[PartT]:
+    def in_epoch(self, epoch: int) -> ResolvedEpochs[PartT]:  # noqa: ARG002
+        """Return the epochs of the dataset that this epoch reads: these epochs, unless the dataset grows."""
+        return self
+
+    def from_epoch(self, epoch: int) -> ResolvedEpochs[PartT]:  # noqa: ARG002
+        """Return the epochs from this epoch on; a dataset that grows forgets earlier datasets."""
+        return self
+
+    def first(self, source: Source, epoch: int = 0) -> Piece[PartT]:  # noqa: ARG002
         """Return the first piece of an epoch, waiting until it can be read."""
         return Piece(source.whole, self, is_last=True)
 
@@ -289,7 +303,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
             deals += tuple(self._deals_of(place))
         segments = self.segments_of_state(epoch, position, is_whole=bool(deals))
         terms = (self.seed, self.state_order, self.fingerprint, self.gaps, deals, segments, tokenizers or {})
-        return State(epoch, position, *terms).to_dict()
+        return State(epoch, position, *terms, identity=self.identity).to_dict()
 
     def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:  # noqa: ARG002
         """Return the identity of the samples up to a position, or of all; "" if the fingerprint identifies them."""
@@ -304,6 +318,13 @@ class ResolvedEpochs(ABC, Generic[PartT]):
                 sequences = () if partition.packing is None else (start.sequences,)
                 dealt = (self.gaps.of_epoch(epoch), None if only else rank, partition.packing, sequences)
                 yield Deal(*terms, (start.taken,), *dealt)
+
+
+def identity_of(indexes: Mapping[str, Index]) -> Identity:
+    """Return the sizes by which datasets are found again, by source."""
+    names = {name: Known.of(index).snapshot for name, index in indexes.items()}
+    shards = {name: index.num_shards for name, index in indexes.items()}
+    return Identity(shards, {name: snapshot for name, snapshot in names.items() if snapshot})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,28 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from operator import methodcaller
 from typing import Any, Self, SupportsIndex
 
 from shoal.errors import UsageError
-from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import Order
 from shoal.plugins.displays import Sheet, as_html, sheet_of
 from shoal.reading.reading_options import ReadingOptions, reading_options
 from shoal.stream.choosing.balanced_sampling import sampled
-from shoal.stream.choosing.hash_splits import split_specs
+from shoal.stream.choosing.hash_splits import one_split, split_specs
 from shoal.stream.choosing.left_out import gaps_without
 from shoal.stream.choosing.map_view import MapView
 from shoal.stream.ranks import Ranks
 from shoal.stream.reporters import check_reporter
 from shoal.stream.verbs.dataset_requests import count_of, order_request
+from shoal.stream.verbs.growth_verbs import GrowthVerbs
 from shoal.stream.verbs.order_questions import OrderQuestions
 from shoal.stream.verbs.stage_verbs import StageVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 
-class Dataset(StageVerbs, OrderQuestions):
+class Dataset(StageVerbs, GrowthVerbs, OrderQuestions):
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
@@ -82,7 +84,7 @@ class Dataset(StageVerbs, OrderQuestions):
         array([184, 111, 177,  95])
         """
         arguments |= {"window": window, "chunk": chunk, "num_canonical_nodes": num_canonical_nodes}
-        shuffled = type(self)(self.stream.spec.in_order(order_request(order, seed, arguments)))
+        shuffled = type(self)(self.stream.spec.chosen(methodcaller("in_order", order_request(order, seed, arguments))))
         shuffled.resolved.state_order  # noqa: B018  # an impossible request is refused here, not when iterating
         return shuffled
 
@@ -99,7 +101,7 @@ class Dataset(StageVerbs, OrderQuestions):
         >>> ds.select(cls=["dog", "owl"], sample_bytes=lambda num_bytes: num_bytes < 10_000).num_samples
         80
         """
-        return type(self)(self.stream.spec.selected(samples, columns))
+        return type(self)(self.stream.spec.chosen(methodcaller("selected", samples, columns)))
 
     def sample(
         self,
@@ -143,7 +145,7 @@ class Dataset(StageVerbs, OrderQuestions):
         200 samples an epoch, of 200: 27 come more than once (at most 4 times), and 53 (26.7 %) do not come
         """
         rules = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
-        return type(self)(sampled(self.stream.spec, weights=weights, by=by, **rules))
+        return type(self)(self.stream.spec.chosen(partial(sampled, weights=weights, by=by, **rules)))
 
     def take(self, num_samples: int) -> Self:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it.
@@ -153,9 +155,7 @@ class Dataset(StageVerbs, OrderQuestions):
         >>> ds.take(3).ids().tolist(), ds.shuffle(seed=0).take(3).ids().tolist()
         ([0, 1, 2], [184, 111, 177])
         """
-        spec = self.stream.spec
-        num_left = min(count_of(num_samples, "take()"), spec.num_samples)
-        return type(self)(spec.only(Runs.span(0, num_left), "take()"))
+        return type(self)(self.stream.spec.chosen(methodcaller("taken", count_of(num_samples, "take()"))))
 
     def skip(self, num_samples: int) -> Self:
         """Skip the first samples: of storage before `shuffle`, of every epoch's order after it.
@@ -165,9 +165,7 @@ class Dataset(StageVerbs, OrderQuestions):
         >>> ds.skip(50).ids(stop=3).tolist()
         [50, 51, 52]
         """
-        spec = self.stream.spec
-        first = min(count_of(num_samples, "skip()"), spec.num_samples)
-        return type(self)(spec.only(Runs.span(first, spec.num_samples), "skip()"))
+        return type(self)(self.stream.spec.chosen(methodcaller("skipped", count_of(num_samples, "skip()"))))
 
     def split(
         self,
@@ -211,6 +209,9 @@ class Dataset(StageVerbs, OrderQuestions):
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
+        again = partial(one_split, fractions=fractions, by=by, group=group, seed=seed, exclude=out)
+        choices = self.stream.spec.choices
+        specs = {name: replace(spec, choices=choices.plus(partial(again, name=name))) for name, spec in specs.items()}
         return {name: Dataset(spec) for name, spec in specs.items()}
 
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Self:

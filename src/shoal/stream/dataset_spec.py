@@ -21,6 +21,7 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.map_and_filter import Filter, filters_in, seeded
 from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.pipeline.stages.tokens.tokenizing import tokenizers_of
+from shoal.reading.generations.resolved_generations import Generation, ResolvedGenerations
 from shoal.reading.growing.resolved_growing import GrowingRequest
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.order_request import OrderRequest, Request, Selection
@@ -34,6 +35,37 @@ from shoal.stream.ranks import Ranks
 from shoal.stream.verbs.dataset_requests import Batching
 
 _OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; twice as much for a join of joins
+
+
+Choice = Callable[["DatasetSpec"], "DatasetSpec"]
+"""A call that chooses samples or their order. It must pickle: a partial or a methodcaller, not a lambda."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Calls that chose samples, in turn. A pickled copy has none: their functions may not pickle, and workers need none."""
+
+    calls: tuple[Choice, ...] = ()
+    are_known: bool = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Choices, ((), not self.calls)
+
+    def __deepcopy__(self, _: Any) -> Choices:
+        return self
+
+    def plus(self, choice: Choice) -> Choices:
+        """Return these calls and one more."""
+        return Choices((*self.calls, choice), self.are_known)
+
+    def made(self, spec: DatasetSpec) -> DatasetSpec:
+        """Repeat the calls on another description."""
+        if not self.are_known:
+            msg = "this dataset was sent from another process, and its choices of samples cannot be repeated here"
+            raise UsageError(msg, hint="open the dataset in the process where it grows")
+        for choice in self.calls:
+            spec = choice(spec)
+        return spec
 
 
 class Refusal(NamedTuple):
@@ -95,6 +127,13 @@ CHOSEN = (*GROUPED, DIVIDED, _LEFT_OUT, _FILTERED, _SAMPLED)
 """Rules of calls that choose samples."""
 
 
+class Coming(NamedTuple):
+    """The dataset of the epochs from ``border`` on, which has grown."""
+
+    border: int
+    opened: OpenedDataset
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
     """Shards, their order, the processing of their samples, and the division of samples into batches and among ranks.
@@ -119,6 +158,16 @@ class DatasetSpec:
         The rows of batches: samples, or sequences that documents are packed into.
     grows
         True if `shuffle` may return the growing order; this order begins before all shards are indexed.
+    choices
+        The calls that chose samples and their order, to repeat them on the dataset once it has grown.
+    made_of
+        The function from a dataset that has grown to its description without these calls; None for all samples.
+    coming
+        The dataset of later epochs; None if all epochs read ``source``.
+    follows
+        For each part, True if its source is looked at again at the beginning of each epoch; empty for none.
+    recovered
+        The way in which the dataset of a loaded state was recovered; "" if it is the dataset that was opened.
     """
 
     source: Source
@@ -135,6 +184,11 @@ class DatasetSpec:
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     formatting: Formatting = field(default_factory=Formatting)
     grows: bool = False
+    choices: Choices = field(default_factory=Choices)
+    made_of: Callable[[OpenedDataset], DatasetSpec] | None = None
+    coming: Coming | None = None
+    follows: tuple[bool, ...] = ()
+    recovered: str = ""
 
     @staticmethod
     def of(opened: Opened | Unindexed, request: OrderRequest | None = None, *, grows: bool = False) -> DatasetSpec:
@@ -179,6 +233,9 @@ class DatasetSpec:
         parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
         parts += self.rows.words
         parts += [] if batching is None else [batching.words]
+        parts += [self.recovered] if self.recovered else []
+        if self.coming is not None:
+            parts.append(f"from epoch {self.coming.border:,} on {self.coming.opened.index.num_samples:,} samples")
         return ", ".join(parts)
 
     def _counted(self) -> str:
@@ -226,6 +283,14 @@ class DatasetSpec:
         elif self.request is None and self.stored is not None:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
+
+    def taken(self, num_samples: int) -> DatasetSpec:
+        """Keep only the first samples: of storage, or of every epoch."""
+        return self.only(Runs.span(0, min(num_samples, self.num_samples)), "take()")
+
+    def skipped(self, num_samples: int) -> DatasetSpec:
+        """Leave out the first samples: of storage, or of every epoch."""
+        return self.only(Runs.span(min(num_samples, self.num_samples), self.num_samples), "skip()")
 
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
         """Keep only these samples: stored samples before `shuffle`, positions of every epoch after it."""
@@ -296,8 +361,33 @@ class DatasetSpec:
         rows = self.rows.in_chunks(*self.ranks.num_chunks)
         return rows.batcher(self.source, self.stages, batched=self.batching is not None)
 
+    def chosen(self, choice: Choice) -> DatasetSpec:
+        """Return the result of a call that chooses samples or their order, and keep the call for a grown dataset."""
+        return replace(choice(self), choices=self.choices.plus(choice))
+
+    def moved(self, opened: OpenedDataset) -> DatasetSpec:
+        """Return the same description of another generation of the dataset: calls that choose samples are repeated.
+
+        Raises `UsageError`: a call cannot be repeated, such as `select` with a mask of the size of the dataset.
+        """
+        fresh = DatasetSpec.of(cast("Opened", opened)) if self.made_of is None else self.made_of(opened)
+        fresh = self.choices.made(fresh)
+        chosen = {name: getattr(fresh, name) for name in ("request", "stored", "sampling", "delivered", "made_of")}
+        own_stages = len(fresh.stages)  # of a mixture: the stages of its sources
+        stages = (*fresh.stages, *self.stages[own_stages:])
+        return replace(self, source=opened, stages=stages, coming=None, grows=False, **chosen)
+
+    def in_epoch(self, epoch: int) -> DatasetSpec:
+        """Return the description of the dataset that an epoch reads."""
+        coming = self.coming
+        return self if coming is None or epoch < coming.border else self.moved(coming.opened)
+
     def resolve(self) -> Resolved:
         """Return the order resolved to integers."""
+        if self.coming is not None:
+            border, opened = self.coming
+            running = Generation(self.opened, replace(self, coming=None).resolve())
+            return ResolvedGenerations(running, Generation(opened, self.moved(opened).resolve()), border)
         return self.rows.resolved(partial(resolve, self.order_request, self.source), self._selection, self.gaps)
 
     def _selection(self, gaps: Gaps) -> Selection:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +16,24 @@ from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Partition, check_rank
-from shoal.order.states.deals import RankPlace
+from shoal.order.states.deals import RankPlace, Start
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
 from shoal.reading.cache.cached_ranges import expect_windows
 from shoal.reading.cache.large_chunks import refuse_too_large
+from shoal.reading.generations.resolved_generations import Generation, ResolvedGenerations
 from shoal.reading.resolved_epochs import Piece
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.choosing.map_view import MapView
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.generations.followed_source import followed
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.quality.growing_mixing import sorting_of_first
 from shoal.stream.quality.predictions import warning_of
+from shoal.stream.states.delivery_sums import DeliveredPart
 from shoal.stream.states.iterator_position import Cursor
 from shoal.stream.verbs.dataset_requests import count_of
 
@@ -39,7 +43,8 @@ _log = logging.getLogger("shoal")
 class Stream:
     """The private parts of a dataset, as `Dataset.stream`, for the loaders and commands of shoal.
 
-    ``spec`` never changes. ``counters`` and ``cursor`` change, and ``resolved`` changes when a state is loaded.
+    ``counters`` and ``cursor`` change. ``resolved`` changes when a state is loaded; ``spec`` too, if the state knew
+    another generation of the dataset, or if the source of a followed dataset has changed.
     """
 
     def __init__(self, spec: DatasetSpec) -> None:
@@ -47,6 +52,8 @@ class Stream:
         self.counters = Counters()
         self.cursor = Cursor()
         self._has_logged_estimate = False
+        self._looked_epoch = -1
+        self._fingerprints: dict[int, str] = {}  # the dataset of each epoch that began here
 
     def __str__(self) -> str:
         """Return a one-line summary, without waiting for an index."""
@@ -65,7 +72,8 @@ class Stream:
     @cached_property
     def by_id(self) -> MapView:
         """The samples by id; filters do not apply."""
-        return MapView(self.spec, self.resolved, self.cursor)
+        spec = self.spec if self.spec.coming is None else self.spec.in_epoch(self.spec.coming.border)
+        return MapView(spec, self.resolved, self.cursor)
 
     @cached_property
     def batcher(self) -> Batcher:
@@ -95,12 +103,15 @@ class Stream:
         caller cuts the batches of a rank into passes (`StepsOfPass`). `UsageError` if a chunk is too large for the
         memory limit, or if sources of a mixture have different known fields.
         """
-        spec, resolved, cursor, batcher = self.spec, self.resolved, self.cursor, self.batcher
-        rank, world_size = spec.ranks.resolve()
+        cursor, batcher = self.cursor, self.batcher
+        rank, world_size = self.spec.ranks.resolve()
+        self._look_again()
+        spec, resolved = self.spec.in_epoch(cursor.epoch), self.resolved.from_epoch(cursor.epoch)
+        self._fingerprints[cursor.epoch] = resolved.in_epoch(cursor.epoch).fingerprint
         partition = self._partition(world_size)
         batcher.check_passes(spec.batching, world_size, in_passes=in_passes)
         resolved.begin(rank, world_size)
-        first = resolved.first(spec.source)
+        first = resolved.first(spec.source, cursor.epoch)
         if batcher.makes_arrays and collate is not usual_collate:
             msg = "collate_fn= makes a batch of samples, but pack_sequences() makes the arrays itself"
             raise UsageError(msg, hint="leave out collate_fn=, and use map(function) after batch() to change batches")
@@ -120,9 +131,38 @@ class Stream:
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
         return IteratorSpec(work, *begin, knows_end=knows_end)
 
+    def move(self, spec: DatasetSpec, resolved: Resolved) -> None:
+        """Go on with the order of a state, perhaps of another generation of the dataset; the cursor stays."""
+        is_same = spec is self.spec
+        self.spec, self.resolved = spec, resolved
+        if is_same:
+            return
+        self.__dict__.pop("by_id", None)
+        self.__dict__.pop("batcher", None)
+
+    def begin_as(self, other: Stream, epoch: int, start: Start) -> None:
+        """Begin at the position of another stream, with the numbers that its running epoch has resolved."""
+        self.cursor.begin(epoch, start)
+        self._looked_epoch = other._looked_epoch  # noqa: SLF001  # the same class
+        if self.spec.coming is not None:
+            running = Generation(self.spec.opened, other.resolved.in_epoch(epoch))
+            self.resolved = replace(cast("ResolvedGenerations", self.resolved), running=running)
+        elif self.spec.opened is other.spec.in_epoch(epoch).opened:
+            self.resolved = other.resolved.from_epoch(epoch)
+
+    def _look_again(self) -> None:
+        """Look at the source again at the beginning of an epoch, once for each epoch, if the dataset follows it."""
+        cursor = self.cursor
+        if any(self.spec.follows) and cursor.start == Start() and self._looked_epoch != cursor.epoch:
+            self._looked_epoch = cursor.epoch
+            spec = followed(self.spec, cursor.epoch)
+            if spec is not self.spec:
+                self.move(spec, spec.resolve())
+
     def _warn(self, first: Piece[ResolvedOrder], partition: Partition, *, begins_early: bool) -> None:
         """Warn of an order that mixes badly, and of an epoch without batches."""
-        resolved, epoch = self.resolved, self.cursor.epoch
+        epoch = self.cursor.epoch
+        resolved = self.resolved.in_epoch(epoch)
         is_first_rank = self.spec.ranks.resolve()[0] == 0
         if begins_early and is_first_rank and (text := sorting_of_first(first.resolved.sample_index)):
             _log.warning(text)
@@ -134,6 +174,16 @@ class Stream:
         if not partition.num_batches(num_samples := resolved.num_samples_of(epoch)):
             text = "remainder=%r leaves no batch: an epoch has %s samples, but a global batch of %s ranks has %s"
             _log.warning(text, partition.remainder, num_samples, partition.world_size, partition.global_batch)
+
+    def delivered_parts(self) -> dict[int, DeliveredPart]:
+        """Return the delivered part of each epoch; a part of an earlier dataset names this dataset."""
+        parts = self.cursor.deliveries.parts()
+        newest = self._fingerprints.get(max(parts, default=0), "")
+        resolved, named = self.resolved, dict[int, DeliveredPart]()
+        for epoch, part in parts.items():
+            own = self._fingerprints.get(epoch, newest)
+            named[epoch] = replace(part.with_gaps(resolved, epoch), index=own if own != newest else "")
+        return named
 
     def stay(self) -> None:
         """Start the next iterator at the position of the newest iterator."""

@@ -8,12 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from shoal.arguments import as_flag
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
+from shoal.indexing.generations.relisted_source import RelistedSource
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import refuse_empty
 from shoal.indexing.tables.snapshot_protocol import WantedVersion
 from shoal.pipeline.sample_columns.added_columns import ColumnsLike, opened_with_columns
+from shoal.pipeline.sample_columns.appended_columns import columns_as_in
 from shoal.reading.cache.cached_ranges import check_cacheable, chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
@@ -36,6 +39,7 @@ def open_dataset(
     version: int | str | None = None,
     timestamp: str | None = None,
     predicate: Any = None,
+    follow: bool = False,
 ) -> Dataset:
     """Open shards in place: a file, a directory, a glob, a brace pattern, a list, an index file, or a mixture file.
 
@@ -76,7 +80,6 @@ def open_dataset(
         size, which defaults to half of the free space. True: 1 GiB for the duration of the run, in shared memory or,
         without it, in temporary files. Default: no cache; each process reads its own data, and keeps the data only in
         memory.
-
     version
         Version of a table to open: a number, or the name of a tag, branch or revision. Default: the current version.
     timestamp
@@ -84,6 +87,10 @@ def open_dataset(
     predicate
         Rows of a table that are needed, ``[("day", ">=", "2026-01-01")]``: files whose statistics exclude such rows are
         not read. Files with some such rows are read as wholes.
+    follow
+        If true, the source is looked at again at the beginning of each epoch: new shards take part from then on, after
+        all known shards, so sample ids stay (docs/guides/a-dataset-that-grows.md). All ranks take the same shards. A
+        running epoch never changes.
 
     Raises
     ------
@@ -104,8 +111,10 @@ def open_dataset(
     >>> shoal.open("data", index_columns=["txt:len"]).index_column("txt:len")[:3]
     array([5, 5, 5])
     """
-    wanted = WantedVersion(version, timestamp, predicate)
-    shards = partial(_open_shards, wanted=wanted, publish_index=publish_index, index_columns=index_columns, cache=cache)
+    shards = partial(
+        _open_shards, wanted=WantedVersion(version, timestamp, predicate), publish_index=publish_index,
+        index_columns=index_columns, cache=cache, follow=as_flag("open(follow=)", follow),
+    )  # fmt: skip
     if format is None and is_mixture_file(source):
         if index is not None:
             msg = f"{printed(source)}: index= belongs to one dataset, but this is a mixture file"
@@ -122,13 +131,17 @@ def _open_shards(
     publish_index: bool,
     index_columns: ColumnsLike,
     cache: Any,
+    follow: bool,
     **arguments: Any,
 ) -> Dataset:
     beginning = index if index in BEGINNINGS else None
+    if follow and beginning == "grow":
+        msg = 'open(follow=True) looks for new shards between epochs, but index="grow" begins before all are indexed'
+        raise UsageError(msg, hint='index="wait" indexes all shards first; or leave out follow=')
     shards = find_source(
         source, publish_index=publish_index, job_rank=job_rank(), index=None if beginning else index, **arguments
     )
-    grows = begins_early(shards, beginning)
+    grows = not follow and begins_early(shards, beginning)
     if grows and shards.can_grow and not index_columns:
         kept = chunk_cache_of(cache, dataset=shards.identity)
         return Dataset(DatasetSpec.of(shards if kept is None else replace(shards, cache=kept), grows=True))
@@ -139,4 +152,7 @@ def _open_shards(
     if cache:
         check_cacheable(opened.format)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept), grows=grows))
+    named = {name: value for name, value in arguments.items() if name != "wanted"}
+    latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **named)
+    opened = replace(opened, cache=opened.cache if kept is None else kept, latest=opened.latest or latest)
+    return Dataset(replace(DatasetSpec.of(opened, grows=grows), follows=(True,) if follow else ()))

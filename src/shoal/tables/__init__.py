@@ -1,1 +1,1 @@
-"""HOW IS A VERSION OF A TABLE READ? Each kind of table resolves a version to files, and rows that it deleted."""
+"""Tables whose versions are resolved to files: Delta Lake, Iceberg, Hudi, Lance, and datasets of the Hub."""

@@ -177,7 +177,7 @@ class _Followed:
 
     def sources(self) -> list[dict[str, Any]]:
         """Return the wanted and the delivered share of each source of a mixture since this iterator began."""
-        resolved = self._work.resolved
+        resolved = self._work.resolved.in_epoch(self._epoch)
         if not isinstance(resolved, ResolvedMixture) or resolved.delivered is not None:
             return []
         request, end = resolved.request, self.position.end
@@ -194,7 +194,7 @@ class _Followed:
     @cached_property
     def mixing(self) -> dict[str, Any]:
         """Predicted mixing of global batches, computed once; empty if it would take seconds of the training's time."""
-        partition, resolved = self._work.pipeline.partition, self._work.resolved
+        partition, resolved = self._work.pipeline.partition, self._work.resolved.in_epoch(self._epoch)
         orders: list[ResolvedOrder] = list(resolved.parts)
         is_cheap = all(has_formula(part.order) for part in orders) and sum(map(_num_chunks, orders)) < _MOST_CHUNKS
         if not (partition.batched and resolved.knows_end(self._epoch) and is_cheap):

@@ -21,6 +21,7 @@ from shoal.cli.options.source_options import (
     source_of,
     storage_options_of,
 )
+from shoal.cli.shards.index_append import add_append_arguments, append, check_append_arguments
 from shoal.cli.shards.index_plan import add_plan_arguments, check_plan_arguments, run_plan
 from shoal.errors import SourceError, UsageError
 from shoal.figures import counted, parse_bytes
@@ -28,6 +29,7 @@ from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
 from shoal.hints import pip_install
 from shoal.index.cutting import usual_extent_bytes
+from shoal.index.generations import generations_of
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck, describes
@@ -79,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "value of a column for samples without a value (default: an error); may be repeated"
     parser.add_argument("--missing", metavar="NAME=VALUE", action="append", default=[], help=text)
     add_format_argument(parser)
+    add_append_arguments(parser)
     add_plan_arguments(parser)
     add_engine_arguments(parser, planned="this machine lists the shards and writes the index")
     add_json_argument(parser)
@@ -93,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     columns = as_columns(arguments.columns)
     engine = engine_of(arguments, label="indexing", unit="units")
     check_plan_arguments(arguments, engine)
+    check_append_arguments(arguments)
     if engine is not None and columns:
         msg = f"--columns reads samples on this machine, but --engine {engine.name} builds the index elsewhere"
         raise UsageError(msg, hint="build the index first, then run `shoal index FILE --columns`")
@@ -112,6 +116,9 @@ def run(arguments: argparse.Namespace) -> int:
     target = index_output(arguments, shards, shard_format, store)
     before = target.existing()
     began_seconds = time.monotonic()
+    if arguments.append:
+        index = append(arguments, target, before, described, store)
+        return _report(arguments, target, before, index, target.write(index), began_seconds)
     if columns and before is not None and (opened := _same_dataset(before, shards, arguments, store)) is not None:
         index = _extended(opened, arguments, columns)
         return _report(arguments, target, before, index, target.write(index), began_seconds)
@@ -271,6 +278,8 @@ def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column])
 def _note_losses(before: Index, index: Index) -> None:
     if columns := [name for name in before.columns if name not in index.columns]:
         output.complain(f"note: the old index had the columns {', '.join(columns)}, but the new index lacks them")
+    if before.fingerprint in {generation.fingerprint for generation in generations_of(index)[:-1]}:
+        return  # states of the old index find it in the new index
     if before.fingerprint != index.fingerprint:
         states = f"states saved with the old index ({before.fingerprint}) belong to other shards or extents"
         output.complain(f"note: {states}, but the new index refuses them")

@@ -5,27 +5,31 @@ The index keeps the footer, which lists the position of each row group, so later
 
 from __future__ import annotations
 
-import io
 import re
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from inspect import signature
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.formats.compressed.packed_heads import number_of, packed, unpacked, unusable
+from shoal.formats.compressed.packed_heads import number_of, packed, unusable
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Format, ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_types import arrow_library
-from shoal.formats.tables.extension_types import footer_without_extensions, shaped_schema
-from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
+from shoal.formats.tables.extension_types import shaped_schema
+from shoal.formats.tables.parquet_groups import (
+    KEPT,
+    Group,
+    RangesOfFile,
+    footer_of,
+    groups_at,
+    groups_of,
+    metadata_in,
+    no_bytes,
+    opened_file,
+)
 from shoal.formats.tables.table_rows import (
     OTHER_FILE,
     TableRecords,
@@ -37,33 +41,9 @@ from shoal.formats.tables.table_rows import (
 from shoal.hints import did_you_mean
 from shoal.index.shard_scan import Buffer, ShardScan
 
-_MAGIC = b"PAR1"
-_KEPT = "footer"  # kept in the head
-_TAIL_BYTES = 64 << 10  # read at once: most footers fit
-_FOOTER_LIMIT_BYTES = 256 << 20
-_CACHED_FOOTERS = 128
 _BUFFERS_BYTES = 32 << 20  # for read-ahead in all columns of a row group that is read incrementally
-# Before version 1.2.9, parquet-mr did not count the dictionary header in a column's size (PARQUET-816), so pyarrow
-# reads this many more bytes of each column of such files.
-_UNCOUNTED_BYTES = 100
-_FIRST_TO_COUNT = (1, 2, 9)
-_NO_SHARD = "this is not a Parquet shard, or it is encrypted or damaged"
 _MISSING_LISTS = "install pyarrow 26: older ones cannot read missing lists of a fixed size from Parquet"
 _NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
-
-
-class _Group(NamedTuple):
-    """A row group: its number in the file, the byte range of its pages, its rows, and its decompressed size."""
-
-    number: int
-    first_byte: int
-    end_byte: int
-    num_rows: int
-    decoded_bytes: int
-
-    @property
-    def crc(self) -> int:
-        return zlib.crc32(struct.pack("<4q", self.number, self.first_byte, self.end_byte, self.num_rows))
 
 
 class Parquet(Format):
@@ -82,6 +62,8 @@ class Parquet(Format):
     name: str = "parquet"
     suffixes: tuple[str, ...] = (".parquet", ".pq")
     has_columns = reads_fields = True
+    int96_unit: str | None = None
+    """Unit of the timestamps of old writers (INT96); None for nanoseconds, which hold the years 1677 to 2262."""
 
     def __init__(self, *, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else tuple(columns)
@@ -100,13 +82,13 @@ class Parquet(Format):
 
         Raises `ShardError` if there is no footer, or its contents are impossible.
         """
-        footer = _footer(read, num_bytes, shard)
-        groups = _groups(footer, num_bytes, shard)
+        footer = footer_of(read, num_bytes, shard)
+        groups = groups_of(footer, num_bytes, shard)
         borders = [group.first_byte for group in groups] + [group.end_byte for group in groups[-1:]]
         return ShardScan(
             np.array(borders or [0], dtype=np.int64),
             np.array([group.crc for group in groups], dtype=np.uint32),
-            head={_KEPT: packed(footer), "num_bytes": num_bytes},
+            head={KEPT: packed(footer), "num_bytes": num_bytes},
             piece_samples=np.array([group.num_rows for group in groups], dtype=np.int64),
             piece_decoded_bytes=np.array([group.decoded_bytes for group in groups], dtype=np.int64),
         )
@@ -117,35 +99,36 @@ class Parquet(Format):
         Raises `ShardError` if they cannot be decoded, or have another number of rows than the index says.
         """
         end_byte = span.first_byte + len(buffer)
-        footer, groups = _groups_at(span, end_byte)
+        footer, groups = groups_at(span, end_byte, self.int96_unit)
         with _decoding(groups, span):
             loaded, file = footer.file(number_of(span.head, "num_bytes", shard=span.shard))
             loaded.load(buffer, span.first_byte)
-            table = _rows_of(file, [group.number for group in groups], self._decoded_columns(file, span.shard))
+            table = _rows_of(file, [group.number for group in groups], self.decoded_columns(file.schema_arrow, span))
             loaded.load(b"", 0)
             footer.files.append((loaded, file))  # not after an error, which leaves its state unknown
         return self._group_records(table, groups, span, end_byte)
 
     def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> TableRecords:
         """Decode row groups and read only the pages of the wanted columns; raises `ShardError` as `parse`."""
-        footer, groups = _groups_at(span, end_byte)
-        ranges = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        footer, groups = groups_at(span, end_byte, self.int96_unit)
+        ranges = RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
         with _decoding(groups, span, ranges):
-            file = _opened(ranges, footer.metadata)
-            table = _rows_of(file, [group.number for group in groups], self._decoded_columns(file, span.shard))
+            file = opened_file(ranges, footer.metadata, **footer.options)
+            table = _rows_of(file, [group.number for group in groups], self.decoded_columns(file.schema_arrow, span))
         return self._group_records(table, groups, span, end_byte)
 
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of row groups, a few per part; memory: some pages per column. Raises as `parse`."""
-        footer, groups = _groups_at(span, end_byte)
-        ranges = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        footer, groups = groups_at(span, end_byte, self.int96_unit)
+        ranges = RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, footer.metadata.num_columns), 64 << 10), 1 << 20)
         with _decoding(groups, span, ranges):
-            file = _opened(ranges, footer.metadata, buffer_size=buffer_bytes)
+            file = opened_file(ranges, footer.metadata, buffer_size=buffer_bytes, **footer.options)
             decoded_bytes = sum(group.decoded_bytes for group in groups)
             rows = rows_of_part(span.num_samples, decoded_bytes, file.schema_arrow)
-            numbers, columns = [group.number for group in groups], self._decoded_columns(file, span.shard)
-            spilled = spilled_rows(file.iter_batches(rows, numbers, columns=columns, use_threads=False), rows, space)
+            numbers, columns = [group.number for group in groups], self.decoded_columns(file.schema_arrow, span)
+            batches = file.iter_batches(rows, numbers, columns=columns, use_threads=False)
+            spilled = spilled_rows((self.shown(batch, span) for batch in batches), rows, space)
         _check_rows(spilled.num_samples, span, end_byte)
         return spilled
 
@@ -153,33 +136,47 @@ class Parquet(Format):
         """Open one spilled part."""
         return self._records(table_of_part(data), [], span.shard, None)
 
-    def _group_records(self, table: Any, groups: Sequence[_Group], span: Span, end_byte: int) -> TableRecords:
+    def _group_records(self, table: Any, groups: Sequence[Group], span: Span, end_byte: int) -> TableRecords:
         _check_rows(table.num_rows, span, end_byte)
+        table = self.shown(table, span)
         return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
 
     def _records(self, table: Any, crcs: Sequence[int], shard: str, byte: int | None) -> TableRecords:
-        constants = partition_fields(shard)
-        if self.columns is not None:
-            constants = {name: value for name, value in constants.items() if name in self.columns}
-        return TableRecords(table, crcs, shard=shard, byte=byte, constants=constants)
+        return TableRecords(table, crcs, shard=shard, byte=byte, constants=self.constants(shard))
+
+    def constants(self, shard: str) -> dict[str, str | None]:
+        """Return the fields that all rows of a shard share, beside its columns."""
+        fields = partition_fields(shard)
+        return fields if self.columns is None else {name: fields[name] for name in fields if name in self.columns}
+
+    def shown(self, rows: Any, span: Span) -> Any:  # noqa: ARG002
+        """Return decoded rows, a table or a record batch, with the columns that samples show: here all of them.
+
+        Raises `ShardError`: a column cannot be shown.
+        """
+        return rows
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the Hugging Face ``datasets`` features in the footer of a shard."""
-        return features_in(_metadata_in(head).metadata)
+        return features_in(metadata_in(head).metadata)
 
     def schema(self, head: Mapping[str, Any]) -> Any:
         """Return the Arrow schema of a shard with all its columns."""
         try:
-            return shaped_schema(_opened(_RangesOfFile(_no_bytes, 0), _metadata_in(head)).schema_arrow)
+            return shaped_schema(opened_file(RangesOfFile(no_bytes, 0), metadata_in(head)).schema_arrow)
         except ValueError as error:
-            raise unusable(_KEPT, error) from None
+            raise unusable(KEPT, error) from None
 
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
         """Return the names of the columns."""
         return self.columns or (self.schema(head).names if head else None)
 
-    def _decoded_columns(self, file: Any, shard: str) -> list[str] | None:
-        names, directories = file.schema_arrow.names, partition_fields(shard)
+    def decoded_columns(self, schema: Any, span: Span) -> list[str] | None:
+        """Return the names of the columns to decode of a shard with this Arrow schema; None for all.
+
+        Raises `ShardError`: the shard lacks a column of ``columns``.
+        """
+        names, directories = schema.names, partition_fields(span.shard)
         if self.columns is None:
             if self._projection is None:
                 return None
@@ -187,89 +184,8 @@ class Parquet(Format):
         if missing := [name for name in self.columns if name not in names and name not in directories]:
             msg = f"there is no column {missing[0]!r}; the columns are {', '.join(names)}"
             hint = did_you_mean(missing[0], names) + "correct columns=, or leave it out"
-            raise ShardError(msg, shard=shard, hint=hint)
+            raise ShardError(msg, shard=span.shard, hint=hint)
         return [name for name in self.columns if name in names]
-
-
-class _Footer(NamedTuple):
-    """A parsed footer, and files opened with it: opening a file takes a third as long as reading 64 KiB.
-
-    Each file is used by one thread at a time: lists append and pop an entry atomically.
-    """
-
-    metadata: Any
-    groups: list[_Group]
-    files: list[tuple[_LoadedRange, Any]]
-
-    def file(self, num_bytes: int) -> tuple[_LoadedRange, Any]:
-        """Return an empty range of a file, and the file opened by pyarrow."""
-        try:
-            return self.files.pop()
-        except IndexError:
-            loaded = _LoadedRange(_uncounted_bytes(self.metadata))
-            return loaded, _opened(_RangesOfFile(loaded.read, num_bytes), self.metadata)
-
-
-class _RangesOfFile(io.RawIOBase):
-    """A file of ``num_bytes`` bytes that reads ranges on demand; ``failure`` is the error of a failed read."""
-
-    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
-        self._read_range, self._num_bytes, self._position = read, num_bytes, 0
-        self.failure: Exception | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    seekable = readable
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = offset + (0, self._position, self._num_bytes)[whence]
-        return self._position
-
-    def read(self, size: int | None = -1) -> Any:
-        """Return a buffer; pyarrow uses it without a copy."""
-        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
-        try:
-            data = self._read_range(self._position, end)
-        except Exception as error:
-            self.failure = error
-            raise
-        self._position = end
-        return data
-
-
-class _LoadedRange:
-    """The one range of a file that is in memory; reading anything else is an error.
-
-    Up to ``unused_bytes`` after it read as zeros: pyarrow requests them, but does not use them.
-    """
-
-    def __init__(self, unused_bytes: int) -> None:
-        self._unused_bytes = unused_bytes
-        self.load(b"", 0)
-
-    def load(self, data: Buffer, first_byte: int) -> None:
-        """Replace the range in memory."""
-        self._data, self._first_byte = memoryview(data), first_byte
-
-    def read(self, begin: int, end: int, /) -> Buffer:
-        first, last = begin - self._first_byte, end - self._first_byte
-        if not 0 <= first <= last <= len(self._data) + self._unused_bytes:
-            raise OSError(f"bytes [{begin}, {end}) of the file were requested, but no row group that was read has them")
-        if last <= len(self._data):
-            return self._data[first:last]
-        return bytes(self._data[first:]).ljust(last - first, b"\0")
-
-
-def _groups_at(span: Span, end_byte: int) -> tuple[_Footer, list[_Group]]:
-    """Return the footer of a shard, and the row groups of a span."""
-    footer = _kept_footer(str(span.head.get(_KEPT)), number_of(span.head, "num_bytes", shard=span.shard), span.shard)
-    return footer, [
-        group for group in footer.groups if span.first_byte <= group.first_byte and group.end_byte <= end_byte
-    ]
 
 
 def _rows_of(file: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
@@ -287,7 +203,7 @@ def _rows_of(file: Any, numbers: Sequence[int], columns: Sequence[str] | None) -
 
 
 @contextmanager
-def _decoding(groups: Sequence[_Group], span: Span, ranges: _RangesOfFile | None = None) -> Iterator[None]:
+def _decoding(groups: Sequence[Group], span: Span, ranges: RangesOfFile | None = None) -> Iterator[None]:
     """Turn pyarrow's errors into `ShardError`, except the error of a failed read of ``ranges``."""
     try:
         yield
@@ -307,96 +223,3 @@ def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
         where = f"bytes [{span.first_byte}, {end_byte})"
         msg = f"the index says {span.num_samples} rows in {where}, but they hold {num_rows}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=OTHER_FILE)
-
-
-def _metadata(footer: bytes) -> Any:
-    """Parse a footer, given to pyarrow as a file without row groups."""
-    import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
-
-    return pq.read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
-
-
-def _opened(ranges: _RangesOfFile, metadata: Any, **options: int) -> Any:
-    """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
-    from pyarrow.parquet import ParquetFile  # noqa: PLC0415  # optional, and slow to import
-
-    if "arrow_extensions_enabled" in signature(ParquetFile).parameters:  # pyarrow 21 and newer; before, always False
-        options |= {"arrow_extensions_enabled": False}
-    return ParquetFile(ranges, metadata=metadata, pre_buffer=False, **options)
-
-
-def _no_bytes(begin: int, end: int, /) -> bytes:
-    raise OSError(f"bytes [{begin}, {end}) of a file were requested, but only the footer is known")
-
-
-def _metadata_in(head: Mapping[str, Any]) -> Any:
-    footer = unpacked(head, _KEPT)
-    try:
-        groups_in(footer[:-8])  # raises where pyarrow would crash the process
-        return _metadata(footer)
-    except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
-        raise unusable(_KEPT, error) from None
-
-
-def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
-    """Return the footer with the length and the magic number after it."""
-    if num_bytes < 12:
-        raise ShardError(f"it has {num_bytes} bytes, too few for a footer", shard=shard, byte=0, hint=_NO_SHARD)
-    tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
-    length = int.from_bytes(tail[-8:-4], "little") + 8
-    if tail[-4:] != _MAGIC or length + 4 > num_bytes or length > _FOOTER_LIMIT_BYTES:
-        msg = f"the last 8 bytes are {tail[-8:]!r}, not the length of a footer and {_MAGIC!r}"
-        raise ShardError(msg, shard=shard, byte=num_bytes - 8, hint=_NO_SHARD)
-    return tail[-length:] if length <= len(tail) else bytes(read(num_bytes - length, num_bytes))
-
-
-@lru_cache(maxsize=_CACHED_FOOTERS)
-def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
-    """Parse the footer in a head; cached, since parsing takes longer than reading a row group."""
-    footer = unpacked({_KEPT: text}, _KEPT, shard=shard)
-    groups = _groups(footer, num_bytes, shard)
-    return _Footer(_metadata(footer), groups, [])
-
-
-def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
-    """Return the row groups that have rows, in file order."""
-    pa = arrow_library("Parquet")
-    footer_begin = num_bytes - len(footer)
-    try:
-        groups = [_group(group, number) for number, group in enumerate(groups_in(footer[:-8]))]
-        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after groups_in, which raises where pyarrow would crash
-    except (pa.ArrowException, OSError, ValueError) as error:
-        msg = f"the footer cannot be read: {error}"
-        raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
-    groups = sorted((group for group in groups if group.num_rows), key=lambda group: group.first_byte)
-    ends = [group.first_byte for group in groups[1:]] + [footer_begin] * bool(groups)
-    for group, end in zip(groups, ends, strict=True):
-        if not 4 <= group.first_byte < group.end_byte <= end or min(group.num_rows, group.decoded_bytes) < 0:
-            where = f"bytes [{group.first_byte}, {group.end_byte})"
-            msg = f"row group {group.number} would have {group.num_rows} rows at {where}"
-            raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
-    if any(group.number > after.number for group, after in pairwise(groups)):
-        msg = "the row groups are not stored in order"
-        raise ShardError(msg, shard=shard, byte=footer_begin, hint="write the shard again with any writer of Parquet")
-    # Every row group except the last reaches to the start of the next.
-    ends[-1:] = [min(group.end_byte + uncounted_bytes, footer_begin) for group in groups[-1:]]
-    return [group._replace(end_byte=end) for group, end in zip(groups, ends, strict=True)]
-
-
-def _uncounted_bytes(metadata: Any) -> int:
-    """Return how many bytes a column may have beyond its stated size: 0, except from old writers."""
-    writer, _, version = str(metadata.created_by).lower().partition(" version ")
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
-    return _UNCOUNTED_BYTES if writer.strip() == "parquet-mr" and numbers < _FIRST_TO_COUNT else 0
-
-
-def _group(group: FooterGroup, number: int) -> _Group:
-    starts = [
-        min(column.dictionary_offset or column.data_offset, column.data_offset)  # some writers say 0 for none
-        for column in group.columns
-    ]
-    ends = [start + column.compressed_bytes for start, column in zip(starts, group.columns, strict=True)]
-    decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in group.columns)
-    if max(abs(decoded), group.num_rows) >= 1 << 62:
-        raise ValueError(f"row group {number} would have {group.num_rows} rows in {decoded} bytes")
-    return _Group(number, min(starts, default=0), max(ends, default=0), group.num_rows, decoded)

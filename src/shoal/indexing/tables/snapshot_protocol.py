@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import IndexFileError, SourceError
+from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.formats.shard_format import Format
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import Source
+from shoal.storage.storage_errors import is_missing
+from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
-
-SNAPSHOT = "snapshot"
-"""Key of the version of a table in the metadata of an index."""
+from shoal.storage.urls import scheme_of, without_secrets
 
 
 @dataclass(frozen=True, slots=True)
 class WantedVersion:
     """The wanted version of a table, and the wanted files of it.
 
-    ``version`` is a number, or the name of a tag, branch or revision; ``timestamp`` a time in ISO 8601: the version
-    that was current then. With neither, the current version. ``predicate`` leaves out files by their statistics.
+    ``version`` is a number, the name of a tag, branch or revision, or the version of a `Snapshot`; ``timestamp`` a time
+    in ISO 8601: the version that was current then. With neither, the current version. ``predicate`` leaves out files by
+    their statistics.
     """
 
-    version: int | str | None = None
+    version: int | str | Mapping[str, Any] | None = None
     timestamp: str | None = None
     predicate: Any = None
 
@@ -44,15 +50,19 @@ CURRENT = WantedVersion()
 """The current version, and all its files."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableRequest:
-    """A table, by directory or URL, and what is wanted of it; ``store`` reads the files of the directory."""
+    """A table, by directory or URL, and what is wanted of it."""
 
     root: str
-    store: Store
     wanted: WantedVersion
     split: str | Sequence[str] | None
     storage_options: Mapping[str, Any]
+
+    @cached_property
+    def store(self) -> Store:
+        """The store that reads the files of the directory; made when it is needed, as a catalog has no directory."""
+        return with_retries(open_store(self.root, self.storage_options), self.storage_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,8 @@ class Snapshot:
     ``version`` identifies the version in an index, a state and an error: a few JSON values that the kind of table
     accepts again. ``rows`` are facts about files by name, as JSON: partition values, for example. The head of a shard
     keeps the facts under ``"row"``, so that `Format.parse` finds them in its span. ``deleted`` are the numbers of
-    deleted rows by name of file, ascending int64; only files with deleted rows are named.
+    deleted rows by name of file, ascending int64; only files with deleted rows are named. ``storage_options`` are the
+    options of the store of the files; None for the options of the request.
     """
 
     source: Source
@@ -70,6 +81,7 @@ class Snapshot:
     version: Mapping[str, Any]
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] | None = None
 
     def rows_left(self, index: Index) -> Runs | None:
         """Return the samples of an index that the version has; None for all. O(samples) if some are deleted."""
@@ -86,8 +98,29 @@ class Snapshot:
         """Raise `IndexFileError` if an index was made for another version."""
         known = index.metadata.get(SNAPSHOT)
         if known != self.version:
-            msg = f"{path} is the index of {known or 'plain shards'}, but {self.source.typed} is {dict(self.version)}"
+            told = version_text(known) if known else "plain shards"
+            msg = f"{path} is the index of {told}, but {self.source.typed} is {version_text(self.version)}"
             raise IndexFileError(msg, hint="open the version of the index (version=), or leave out index=")
+
+
+def missing_file(error: StorageError, path: str, version: Any) -> StorageError:
+    """Return the error for a file of a version of a table: it names the version if the file does not exist."""
+    if not version or not (is_missing(error) or (not scheme_of(path) and not Path(path).exists())):
+        return error
+    msg = f"{without_secrets(path)}: this file of the table's version {version_text(version)} does not exist any more"
+    hint = "a later clean-up of the table (VACUUM, expire_snapshots) has removed it: open a newer version, or restore "
+    missing = StorageError(msg, hint=f"{hint}the file; keep files for longer than a run takes")
+    missing.errno = errno.ENOENT
+    return missing
+
+
+def version_text(version: Any) -> str:
+    """Return a version of a table in a few words.
+
+    >>> version_text({"delta": 12})
+    'delta 12'
+    """
+    return ", ".join(f"{name} {value}" for name, value in version.items()) if isinstance(version, Mapping) else version
 
 
 class TableKind(Protocol):

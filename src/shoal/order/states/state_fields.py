@@ -34,6 +34,8 @@ _TOKENIZERS = ByName(ListOf(_TEXT))
 _SEGMENTS = Text("[0-9]{1,18}-[0-9a-f]+", "a number of segments and their digest")
 _SEQUENCES = Whole(1 << 48)
 _GAPS = ListOf(Row({"epoch": _EPOCH, "start": _COUNT, "stop": _ORDINAL}))
+_SHARDS = Either((_COUNT, ByName(_COUNT)))
+_SNAPSHOT = Either((_TEXT, ByName(_TEXT)))
 _SPANS = ListOf(Row({"start": _COUNT, "stop": _ORDINAL}))
 
 
@@ -216,6 +218,16 @@ DEAL = Fields(
     title="progress of all ranks",
 )
 
+NEXT = Fields(
+    {
+        "epoch": Field(_EPOCH, "the first epoch of this dataset"),
+        "index": Field(Either((_TEXT, ByName(_TEXT))), "its fingerprint; by source for a mixture"),
+        "shards": Field(_SHARDS, "its number of shards; by source for a mixture", is_optional=True),
+        "snapshot": Field(_SNAPSHOT, "its snapshot of a table; by source for a mixture", is_optional=True),
+    },
+    title="the next dataset",
+)
+
 STATE = Kind(
     "state",
     "state of a dataset",
@@ -229,6 +241,9 @@ STATE = Kind(
             "seed": Field(_SEED, "seed of the order"),
             "order": Field(ORDER, "the order, and everything else that selects samples"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
+            "shards": Field(_SHARDS, "shards of the dataset; by source for a mixture", is_optional=True),
+            "snapshot": Field(_SNAPSHOT, "snapshot of a table; by source for a mixture", is_optional=True),
+            "next": Field(NEXT, "the dataset of later epochs, if it has grown", is_optional=True),
             "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),
             "tokenizers": Field(_TOKENIZERS, "digests by source; '' for a single dataset", is_optional=True),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
@@ -309,6 +324,7 @@ _DELIVERED = Fields(
         "end": Field(_COUNT, "position after the last sample"),
         "num_samples": Field(_COUNT, "samples delivered"),
         "sum": Field(Text("[0-9a-f]{16}", "16 hexadecimal digits"), "sum of the hashes of the samples"),
+        "index": Field(_TEXT, "fingerprint of the dataset of this epoch, if an earlier one", is_optional=True),
     },
     title="a part of an epoch",
 )

@@ -16,7 +16,7 @@ from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import BoundOrder
-from shoal.order.state_dict import State
+from shoal.order.state_dict import Identity, State
 from shoal.order.states.deals import Deal
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.reading.growing.pieces_once_indexed import FirstSegments, GrowingPieces
@@ -65,6 +65,11 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return self.growing.fingerprint
 
     @property
+    def identity(self) -> Identity:
+        """The number of listed shards."""
+        return Identity({"": len(self.growing.shard_bytes)})
+
+    @property
     def numbering(self) -> str:
         """Identity of the numbering of samples: the seed permutes the shards of the listing."""
         return f"{self.fingerprint}-{self.seed}"
@@ -103,7 +108,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         """Begin to index as one of several readers, unless this process has begun."""
         self.growing.begin(reader, num_readers)
 
-    def first(self, source: Source) -> Piece[ResolvedOrder]:  # noqa: ARG002
+    def first(self, source: Source, epoch: int = 0) -> Piece[ResolvedOrder]:  # noqa: ARG002
         """Return the first segment, waiting until it is indexed."""
         return Piece(*self._upto(1), is_last=self.growing.num_segments == 1)
 

@@ -111,7 +111,7 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
         msg = f"{location.root}: reading it needs obstore, which is not installed"
         raise UsageError(msg, hint=pip_install("obstore", "pycurl")) from error
     make = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[location.kind]
-    config, client, provider = _sorted(location, options)
+    config, client, provider = client_settings(location, options)
     try:
         # The caller retries; each call here is one request.
         retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=_WHOLE_REQUEST_SECONDS)}
@@ -125,7 +125,7 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
         raise UsageError(msg, hint="docs/guides/remote-data.md lists the options") from None
 
 
-def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def client_settings(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Split the options: options of the store, options of its http client, and a credential provider or None."""
     config: dict[str, Any] = {"account_name": location.account} if location.account else {}
     client: dict[str, Any] = {

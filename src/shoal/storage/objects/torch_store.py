@@ -81,6 +81,16 @@ class TorchStore(Store):
                 client.set(name, bytes(whole[number * _PIECE_BYTES : (number + 1) * _PIECE_BYTES]))
             client.set(_PREFIX + path, json.dumps({"num_bytes": info.num_bytes, "version": info.version}))
 
+    def first(self, path: str, data: bytes) -> bytes:
+        """Return the object that any process was the first to give under ``path``: ``data`` if there is none yet."""
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        self.put(f"{path}/{digest}", data)
+        with self._client() as client:
+            name = _PREFIX + path + "/first"
+            chosen = client.compare_set(name, "", digest).decode()
+        whole = f"{path}/{chosen}"
+        return data if chosen == digest else self.read_range(whole, 0, self.stat(whole).num_bytes)
+
     def delete(self, path: str) -> None:
         """Remove the object, if it exists."""
         if (info := self.find(path)) is not None:

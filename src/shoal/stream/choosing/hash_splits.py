@@ -125,6 +125,11 @@ def split_specs(
     return splits
 
 
+def one_split(spec: DatasetSpec, *, name: str, **arguments: Any) -> DatasetSpec:
+    """Return one of the splits of `split_specs`."""
+    return split_specs(spec, **arguments)[name]
+
+
 def _checked(fractions: Any) -> dict[str, Fraction]:
     """Return the fractions by name, as exact decimals: .7 + .2 + .1 is 1."""
     if not isinstance(fractions, Mapping) or not fractions or not all(isinstance(name, str) for name in fractions):

@@ -42,7 +42,7 @@ def next_samples(stream: Stream, num_samples: int) -> NextSamples:
     resolved.begin(rank, world_size)
     epoch, number = stream.next_position
     piecewise = Piecewise(Counters(), None, rank, world_size, lambda: False)
-    pieces = resolved.pieces(resolved.first(spec.source).opened, epoch, piecewise)
+    pieces = resolved.pieces(resolved.first(spec.source, epoch).opened, epoch, piecewise)
     # Bytes that scans keep for the stream are still needed: nothing counts as read.
     piece = pieces.upto(number + max(1, num_samples) - 1, read_before=0)
     order = piece.resolved.epoch(epoch)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.hints import did_you_mean
+from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.order.mixture.epochs_in_turn import EpochChoice
 from shoal.order.mixture.integer_weights import TOTAL, exact_weight
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
@@ -32,7 +35,7 @@ from shoal.reading.mixture.mix_request import (
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
-from shoal.stream.mixing.source_parts import checked_sources, rows_of, source_request, warn_of_twins, with_sources
+from shoal.stream.mixing.source_parts import checked_sources, follows_of, rows_of, source_request, warn_of_twins, with_sources
 
 _log = logging.getLogger("shoal")
 
@@ -103,11 +106,13 @@ def mix(
     >>> mixed.num_samples, mixed.counts(100)
     (114, {'web': 79, 'code': 21})
     """
+    arguments = {name: value for name, value in locals().items() if name != "sources"}
     specs = checked_sources(sources)
     check_missing(missing)
     opened, stage = with_sources(specs, missing)
     warn_of_twins(opened)
-    mixed = DatasetSpec(opened, stages=(stage,), rows=rows_of(specs.values()))
+    again, follows = partial(_mixed_again, specs, arguments), follows_of(specs.values())
+    mixed = DatasetSpec(opened, stages=(stage,), rows=rows_of(specs.values()), made_of=again, follows=follows)
     amounts = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
     given = [name for name, value in amounts.items() if value is not None]
     if isinstance(choice, EpochChoice):
@@ -143,6 +148,19 @@ def mix(
     )
     _log_shares(request, request.epoch_samples)  # raises an error for an impossible mixture here, not during iteration
     return MixedDataset(replace(mixed, request=request))
+
+
+def _mixed_again(
+    specs: Mapping[str, DatasetSpec], arguments: Mapping[str, Any], opened: OpenedDataset
+) -> DatasetSpec:
+    """Return the same mixture of sources that have grown."""
+    parts = iter(opened.parts)
+    sources = {}
+    for name, spec in specs.items():
+        own = tuple(itertools.islice(parts, len(spec.opened.parts)))
+        is_same = all(new is old for new, old in zip(own, spec.opened.parts, strict=True))
+        sources[name] = Dataset(spec if is_same else spec.moved(spec.opened.with_parts(own)))
+    return mix(sources, **arguments).stream.spec
 
 
 def _log_shares(request: MixRequest, epoch_samples: int) -> None:

@@ -19,8 +19,9 @@ from shoal.plugins.displays import as_html
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mean_lengths import positions_of_tokens
-from shoal.stream.mixing.source_parts import checked_sources, rows_of, source_request, warn_of_twins, with_sources
+from shoal.stream.mixing.source_parts import checked_sources, follows_of, rows_of, source_request, warn_of_twins, with_sources
 from shoal.stream.verbs.dataset_requests import count_of
 
 _FAR = 1 << 17  # positions further apart are looked up separately
@@ -55,7 +56,7 @@ class MixedDataset(Dataset):
           web: shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=16156474252131498545, chunk=389620)
           code: shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=9893989137788036230, chunk=135520)
         """
-        return cast("ResolvedMixture", self.stream.resolved)
+        return cast("ResolvedMixture", self.stream.resolved.in_epoch(self.stream.cursor.epoch))
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -182,7 +183,8 @@ class MixedDataset(Dataset):
         if not spec.rows.needs_index:  # positions count documents
             change = partial(request.reweighted, at + begin)
         if add is None:
-            return MixedDataset(replace(spec, request=change(weights, ramp)))
+            again = partial(_reweighted, epoch=epoch, at=at, weights=weights, ramp=ramp)
+            return MixedDataset(replace(spec, request=change(weights, ramp), choices=spec.choices.plus(again)))
         added = checked_sources(add)
         if again := [name for name in added if name in request.names]:
             msg = f"the mixture has a source {again[0]!r} already"
@@ -194,7 +196,10 @@ class MixedDataset(Dataset):
         warn_of_twins(opened)
         stages = (stage, *spec.stages[1:])
         rows = rows_of([spec, *added.values()])
-        return MixedDataset(replace(spec, source=opened, request=changed, stages=stages, rows=rows))
+        follows = follows_of([spec, *added.values()])
+        choices = spec.choices.plus(_refuse_added)
+        parts = {"source": opened, "request": changed, "stages": stages, "rows": rows}
+        return MixedDataset(replace(spec, **parts, follows=follows, choices=choices))
 
     def _positions(self, at: int, ramp: int, *, in_steps: bool) -> tuple[int, int]:
         """Return the position and ramp of `reweight`, converted from steps if ``in_steps``."""
@@ -227,3 +232,16 @@ class MixedDataset(Dataset):
     def _request(self) -> MixRequest:
         """The request, with the changes of weights from a loaded state."""
         return self.resolved.request
+
+
+def _reweighted(spec: DatasetSpec, *, epoch: int, at: int, weights: Any, ramp: int) -> DatasetSpec:
+    """Repeat a change of weights on a mixture whose sources have grown: at the same position of the same epoch."""
+    request = cast("MixRequest", spec.request)
+    if spec.rows.needs_index:
+        return replace(spec, request=request.reweighted_later(epoch, at, weights, ramp))
+    return replace(spec, request=request.reweighted(at + request.begin(epoch), weights, ramp))
+
+
+def _refuse_added(spec: DatasetSpec) -> DatasetSpec:
+    msg = f"reweight(add=) added a source to {spec.summary()}, and sources of such a mixture cannot grow"
+    raise UsageError(msg, hint="mix() all sources from the start, with weight 0 for later ones")

@@ -69,6 +69,12 @@ def rows_of(specs: Iterable[DatasetSpec]) -> Rows:
     return next((spec.rows for spec in specs if type(spec.rows) is not Rows), Rows())
 
 
+def follows_of(specs: Iterable[DatasetSpec]) -> tuple[bool, ...]:
+    """Return, for each dataset of a mixture, whether its source is looked at again; empty if none is."""
+    flags = [flag for spec in specs for flag in spec.follows or (False,) * len(spec.opened.parts)]
+    return tuple(flags) if any(flags) else ()
+
+
 def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:
     """Return the stages of a dataset; stages of a nested mixture get its own ``__source__``."""
     stages = spec.seeded_stages
@@ -90,6 +96,7 @@ def _spec(name: str, source: Any) -> DatasetSpec:
         msg = f"the source {name!r} must be a dataset; got {type(source).__name__}"
         raise UsageError(msg, hint="shoal.open(...) returns a dataset")
     spec = source.stream.spec
+    spec = spec if spec.coming is None else spec.in_epoch(spec.coming.border)  # a mixture begins with what is there
     of_the_whole = {
         "batch()": spec.batching is not None,
         "pack_sequences()": bool(spec.rows.verb),

@@ -63,7 +63,9 @@ class Certificate:
         """Return the certificate from the result of `to_dict`; `StateError` for other data, or from a newer shoal."""
         fields = checked(CERTIFICATE, given)
         epochs = {
-            int(epoch): DeliveredPart(part["start"], part["end"], Proof(part["num_samples"], int(part["sum"], 16)))
+            int(epoch): DeliveredPart(
+                part["start"], part["end"], Proof(part["num_samples"], int(part["sum"], 16)), part.get("index", "")
+            )
             for epoch, part in fields["epochs"].items()
         }
         terms = {name: fields[name] for name in ("index", "seed", "order", "checksums")}
@@ -124,27 +126,29 @@ def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
 
     `StateError` if the certificate is of another dataset or order, or used another kind of checksums than the index.
     """
-    resolved = _of_run(certificate, resolved)
-    hashes = hashes_of(resolved)
-    if hashes.kind != certificate.checksums:
-        msg = f"the certificate used checksums of {certificate.checksums}; this index has checksums of {hashes.kind}"
-        raise StateError(msg, hint="compare with the index that the run used")
+    _of_run(certificate, resolved, max(certificate.epochs, default=0))  # also of a run that delivered nothing
     texts = []
     for epoch, part in sorted(certificate.epochs.items()):
-        size = resolved.num_positions(epoch)
+        own = _of_run(certificate, resolved, epoch)
+        hashes = hashes_of(own)
+        if hashes.kind != certificate.checksums:
+            msg = f"the certificate used checksums of {certificate.checksums}; this index has checksums of "
+            raise StateError(f"{msg}{hashes.kind}", hint="compare with the index that the run used")
+        size = own.num_positions(epoch)
         if not 0 <= part.start < part.end <= size:
             texts.append(f"epoch {epoch}: positions [{part.start}, {part.end}), but an epoch has {size}")
-        elif text := _difference(part, resolved, hashes, epoch):
+        elif text := _difference(part, own, hashes, epoch):
             texts.append(f"epoch {epoch}, positions [{part.start}, {part.end}): {text}")
     return texts
 
 
 def covered(certificate: Certificate, resolved: Resolved, note: str = "") -> str:
     """Describe the part of each epoch that a certificate covers; ``note`` explains gaps in an unfinished epoch."""
-    resolved, texts, is_whole = _of_run(certificate, resolved), list[str](), True
+    texts, is_whole = list[str](), True
     for epoch, part in sorted(certificate.epochs.items()):
-        size = resolved.num_positions(epoch)
-        num_left_out = size - resolved.num_samples_of(epoch)
+        own = _of_run(certificate, resolved, epoch)
+        size = own.num_positions(epoch)
+        num_left_out = size - own.num_samples_of(epoch)
         if (part.start, part.end) == (0, size):
             but = f" but {num_left_out:,} left out" if num_left_out else ""
             texts.append(f"epoch {epoch}: all of {counted(size, 'sample')}{but}")
@@ -156,9 +160,16 @@ def covered(certificate: Certificate, resolved: Resolved, note: str = "") -> str
     return "; ".join(texts) if texts and is_whole else f"{'; '.join(texts) or 'no documents yet'}; {note}"
 
 
-def _of_run(certificate: Certificate, resolved: Resolved) -> Resolved:
-    """Return the order of the run with this certificate, or raise `StateError`."""
-    return resolved.resumed(certificate.at(0), NO_GAPS).with_deals((), certificate.gaps)
+def _of_run(certificate: Certificate, resolved: Resolved, epoch: int) -> Resolved:
+    """Return the order of the run with this certificate in an epoch, or raise `StateError`."""
+    own = resolved.in_epoch(epoch)
+    index = certificate.epochs[epoch].index if epoch in certificate.epochs else ""
+    if not index or index == certificate.index:
+        return own.resumed(certificate.at(0), NO_GAPS).with_deals((), certificate.gaps)
+    if own.fingerprint != index:
+        msg = f"epoch {epoch} read the dataset {index}, but here it reads {own.fingerprint}: the dataset has grown since"
+        raise StateError(msg, hint="check the certificate at the end of each epoch, or with the dataset of that epoch")
+    return own.with_deals((), certificate.gaps)
 
 
 def _difference(part: DeliveredPart, resolved: Resolved, hashes: RecordHashes, epoch: int) -> str:

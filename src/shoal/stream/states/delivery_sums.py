@@ -49,25 +49,31 @@ NOTHING = Proof()
 
 @dataclass(frozen=True, slots=True)
 class DeliveredPart:
-    """The samples delivered from positions ``[start, end)`` of an epoch, summed up."""
+    """The samples delivered from positions ``[start, end)`` of an epoch, summed up.
+
+    ``index`` is the fingerprint of the dataset if the epoch read an earlier dataset than the newest epoch, else "".
+    """
 
     start: int
     end: int
     proof: Proof
+    index: str = ""
 
     def plus(self, other: DeliveredPart) -> DeliveredPart:
         """Return the sum of both parts."""
-        return DeliveredPart(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
+        proof = self.proof.plus(other.proof)
+        return DeliveredPart(min(self.start, other.start), max(self.end, other.end), proof, self.index or other.index)
 
     def with_gaps(self, resolved: Resolved, epoch: int) -> DeliveredPart:
         """Convert positions without gaps to positions of the order."""
         start, end = resolved.span_of(epoch, self.start, self.end)
-        return DeliveredPart(start, end, self.proof)
+        return DeliveredPart(start, end, self.proof, self.index)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
         num_samples, total = self.proof
-        return {"start": self.start, "end": self.end, "num_samples": num_samples, "sum": f"{total:016x}"}
+        own = {"index": self.index} if self.index else {}
+        return {"start": self.start, "end": self.end, "num_samples": num_samples, "sum": f"{total:016x}", **own}
 
 
 class RecordHashes:

@@ -16,6 +16,7 @@ from shoal.order.states.deals import Start
 from shoal.reading.cache.cached_ranges import cache_counts
 from shoal.stats.run_stats import RunStats
 from shoal.stream.dataset_stream import Stream
+from shoal.stream.generations.saved_generations import spec_as_saved
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.refilling.refilled_states import resumed
 from shoal.stream.refilling.steps_of_pass import StepsOfPass
@@ -108,7 +109,7 @@ class DatasetRun:
         >>> ds = ds.shuffle(seed=0).batch(8)
         >>> batch = next(iter(ds))
         >>> ds.state_dict()
-        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'check': '...'}
+        {'version': 3, 'epoch': 0, 'position': 8, 'seed': 0, 'order': {...}, 'index': '...', 'shards': 4, 'check': '...'}
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
@@ -161,13 +162,16 @@ class DatasetRun:
         if hasattr(state, "keys") and "check" not in state:
             state = self._adopted(state)
         saved = State.from_dict(state)
-        saved.check_tokenizers(spec.tokenizers, stream.resolved.state_order)
-        stream.resolved = order_as_saved(spec, stream.resolved, saved)
-        resolved, epoch = stream.resolved.resumed(saved, spec.gaps), saved.epoch
+        as_saved = spec_as_saved(spec, saved)
+        before = stream.resolved if as_saved is spec else as_saved.resolve()
+        spec = as_saved
+        saved.check_tokenizers(spec.tokenizers, before.in_epoch(saved.epoch).state_order)
+        before = order_as_saved(spec, before, saved)
+        resolved, epoch = before.resumed(saved, spec.gaps), saved.epoch
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
         if saved.deals:
             resolved, epoch, starts = resumed(saved, resolved, stream.partition, spec.ranks.resolve()[0])
-        stream.resolved = resolved
+        stream.move(spec, resolved)
         stream.cursor.begin_loaded(epoch, starts.get(epoch, Start()), starts)
         stream.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         stream.cursor.deliveries.forget()
@@ -199,10 +203,11 @@ class DatasetRun:
         >>> ds.certificate()["epochs"]
         {'0': {'start': 0, 'end': 200, 'num_samples': 200, 'sum': '...'}}
         """
-        stream, resolved = self.stream, self.stream.resolved
-        parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in stream.cursor.deliveries.parts().items()}
+        stream, parts = self.stream, self.stream.delivered_parts()
+        resolved = stream.resolved.in_epoch(max(parts, default=stream.cursor.epoch))
         # All pieces have checksums if the first piece has checksums: there is no need to wait for later pieces.
-        kind, seed = hashes_of(resolved.first(stream.spec.source).resolved).kind, resolved.seed
+        first = stream.resolved.first(stream.spec.source, max(parts, default=stream.cursor.epoch))
+        kind, seed = hashes_of(first.resolved).kind, resolved.seed
         return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> str:

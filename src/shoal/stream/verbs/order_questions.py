@@ -34,7 +34,8 @@ class OrderQuestions:
         >>> ds.num_samples
         200
         """
-        return self.stream.num_samples(0)
+        stream = self.stream
+        return stream.num_samples(0 if stream.spec.coming is None else stream.cursor.epoch)
 
     @property
     def growth(self) -> Growth | None:
@@ -56,7 +57,7 @@ class OrderQuestions:
         >>> print(ds.shuffle(seed=0, window="100KiB").resolved)
         shuffle(shoal.orders.Window(chunks=2, num_canonical_nodes=1), seed=0, chunk=51200)
         """
-        return cast("ResolvedOrder", self.stream.resolved)  # a `MixedDataset` has a `ResolvedMixture`
+        return cast("ResolvedOrder", self.stream.resolved.in_epoch(self.stream.cursor.epoch))  # a `MixedDataset` has a `ResolvedMixture`
 
     @property
     def repeats(self) -> Repeats | None:

@@ -1,4 +1,4 @@
-"""The library of Lance: its import, opened versions of tables, its options of stores, and its errors as shoal's."""
+"""The library of Lance: its import, opened versions of tables, and its errors as shoal's."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ from shoal.errors import ShardError, SourceError, StorageError, UsageError
 from shoal.hints import pip_install
 from shoal.storage.urls import scheme_of, without_secrets
 
-# shoal's names of options, and the names of the crate object_store, which Lance passes on.
-_NAMES_FOR_ALL = {"anonymous": "skip_signature", "anon": "skip_signature", "endpoint_url": "endpoint"}
-_NAMES = {
-    "s3": {"key": "access_key_id", "secret": "secret_access_key", "token": "session_token"},
-    "gs": {"endpoint": "base_url"},
-    "az": {"account": "account_name"},
-}
-_PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
-_OF_THE_CLIENT = frozenset(("allow_http", "connect_timeout", "timeout", "proxy_url", "user_agent"))
-_SECONDS = {"timeout_seconds": "timeout", "connect_timeout_seconds": "connect_timeout"}
-_OF_SHOAL = frozenset(("deadline_seconds", "max_open_files"))
-_KINDS = {"s3a": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az"}
 _MISSING = re.compile(r"not ?found|no such file", re.IGNORECASE)
 _MOST_TEXT = 300
 
@@ -50,37 +38,6 @@ def lance_library() -> Any:
     except ImportError as error:
         raise UsageError("Lance tables are read by the package pylance", hint=pip_install("pylance")) from error
     return lance
-
-
-def lance_options(url: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``storage_options=`` as Lance takes them: texts, under the names of the crate object_store.
-
-    Raises `UsageError` for an option that Lance cannot have.
-
-    >>> lance_options("s3://bucket/a.lance", {"endpoint": "http://localhost:9000", "anonymous": True})
-    {'aws_endpoint': 'http://localhost:9000', 'allow_http': 'true', 'aws_skip_signature': 'true'}
-    """
-    scheme = scheme_of(url)
-    kind = _KINDS.get(scheme, scheme)
-    known: dict[str, str] = {}
-    for option, value in options.items():
-        if option in _OF_SHOAL or kind in ("", "file"):
-            continue
-        if not isinstance(value, str | int | float):
-            msg = (
-                f"storage_options: {option}= is {type(value).__name__}, but Lance's own client takes texts and numbers"
-            )
-            raise UsageError(msg, hint="keys, an endpoint, a region and time limits reach the client of Lance")
-        name = _NAMES_FOR_ALL.get(option, option)
-        name = _NAMES.get(kind, {}).get(name, name)
-        if option in _SECONDS:
-            known[_SECONDS[option]] = f"{value} seconds"
-            continue
-        is_plain = name in _OF_THE_CLIENT or name.startswith(tuple(_PREFIXES.values()))
-        known[name if is_plain else f"{_PREFIXES.get(kind, '')}{name}"] = _text(value)
-        if name == "endpoint" and str(value).startswith("http://"):
-            known["allow_http"] = "true"
-    return known
 
 
 def opened_version(location: Location, options: Mapping[str, str]) -> Any:
@@ -145,7 +102,3 @@ class OpenedTable:
             dataset = opened_version(self.location, self.options)
             self._dataset = os.getpid(), dataset
         return dataset
-
-
-def _text(value: str | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

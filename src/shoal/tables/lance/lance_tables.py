@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import SourceError, StorageError, UsageError
+from shoal.errors import SourceError, StorageError
 from shoal.hints import did_you_mean
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest, WantedVersion
 from shoal.storage.sources.source import Source
 from shoal.storage.urls import join, scheme_of, without_secrets
-from shoal.tables.lance_library import Location, OpenedTable, lance_errors, lance_library, lance_options
-from shoal.tables.lance_rows import LanceRows, name_of, rows_left
-
-_SUFFIX = ".lance"
-_SCHEMES = {"s3a": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az"}
+from shoal.tables.client_options import delta_options
+from shoal.tables.lance.lance_library import Location, OpenedTable, lance_errors, lance_library
+from shoal.tables.lance.lance_rows import LanceRows, name_of, rows_left
+from shoal.tables.table_requests import refuse_split, refuse_version_and_time, root_of, time_of
 
 
 class LanceTables:
@@ -33,36 +31,24 @@ class LanceTables:
 
     def snapshot(self, request: TableRequest) -> Snapshot:
         """Resolve a version to its fragments; see `TableKind.snapshot`. Only fragments with deleted rows are read."""
-        root, wanted = _absolute(request.root), request.wanted
+        root, wanted = root_of(request), request.wanted
         if wanted.predicate is not None:
             msg = f"{without_secrets(root)}: predicate= chooses files by statistics, which Lance does not give"
             raise SourceError(msg, hint='leave out predicate=; index_columns=["label"] and select(label=3) choose rows')
-        if request.split is not None:
-            raise SourceError(f"{without_secrets(root)}: a Lance table has no splits", hint="leave out split=")
-        options = lance_options(root, request.storage_options)
+        refuse_split(request)
+        refuse_version_and_time(request)
+        options = delta_options(root, request.storage_options, library="lance") or {}
         location = _located(root, wanted, options)
         table = OpenedTable(location, options)
-        words = location.words
-        with lance_errors(words, is_remote=table.is_remote):
+        with lance_errors(location.words, is_remote=table.is_remote):
             fragments = table.dataset().get_fragments()
             deleted = {name_of(each): _deleted(each) for each in fragments if each.num_deletions}
             paths = tuple(_path_of(location, table.dataset(), each) for each in fragments)
-        if not fragments:
-            raise SourceError(f"{words} has no rows", hint="open another version, or write rows first")
-        names = tuple(name_of(each) for each in fragments)
-        version: dict[str, Any] = {"version": location.version}
+        version: dict[str, Any] = {"lance": location.version}
         if location.branch:
             version["branch"] = location.branch
-        typed = f"{request.root}, version {location.version}"
-        return Snapshot(Source("list", typed, root, names, paths), LanceRows(table), version, deleted=deleted)
-
-
-def _absolute(root: str) -> str:
-    """Return the URL of a table, or its absolute path."""
-    scheme = scheme_of(root)
-    if scheme in ("", "file"):
-        return str(Path(root.removeprefix("file://")).expanduser().absolute())
-    return f"{_SCHEMES.get(scheme, scheme)}://{root.partition('://')[2]}"
+        source = Source("list", without_secrets(request.root), root, tuple(map(name_of, fragments)), paths)
+        return Snapshot(source, LanceRows(table), version, deleted=deleted)
 
 
 def _located(root: str, wanted: WantedVersion, options: Mapping[str, str]) -> Location:
@@ -77,10 +63,12 @@ def _located(root: str, wanted: WantedVersion, options: Mapping[str, str]) -> Lo
         msg = f"{shown}: there is no Lance table, or not its current version: {error.message}"
         raise SourceError(msg, hint="give the directory that lance.write_dataset or lancedb made") from None
     if wanted.timestamp is not None:
-        if wanted.version is not None:
-            raise UsageError(f"{shown}: version= and timestamp= both name a version", hint="give one of them")
         return Location(root, _version_then(main, wanted.timestamp, shown))
-    version = wanted.version
+    version, branch = wanted.version, ""
+    if isinstance(version, Mapping):  # of a snapshot
+        version, branch = version.get("lance"), version.get("branch", "")
+    if branch:
+        return _named(main, root, f"{branch}:{version}", shown)
     if version is None:
         return Location(root, int(main.version))
     if isinstance(version, str):
@@ -115,13 +103,7 @@ def _named(main: Any, root: str, name: str, shown: str) -> Location:
 
 def _version_then(main: Any, timestamp: str, shown: str) -> int:
     """Return the last version of the main branch that was made at or before a time; a time without a zone is UTC."""
-    text = re.sub(r"Z$", "+00:00", timestamp.strip())
-    try:
-        then = datetime.fromisoformat(text)
-    except ValueError:
-        msg = f"timestamp={timestamp!r} is no time in ISO 8601"
-        raise UsageError(msg, hint='for example timestamp="2026-11-01T12:00:00Z"') from None
-    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    then = time_of(timestamp)
     made = [(int(each["version"]), each["timestamp"].astimezone(UTC)) for each in main.versions()]
     if not (before := [version for version, time in made if time <= then]):
         msg = f"{shown} had no version at {timestamp}, or it was cleaned up"
@@ -149,4 +131,4 @@ def _path_of(location: Location, dataset: Any, fragment: Any) -> str:
         own = join(location.url, f"tree/{location.branch}") if location.branch else location.url
         return join(join(own, "data"), file.path)
     inside = base.path if not base.is_dataset_root else join(base.path, "data")
-    return _absolute(join(inside, file.path))
+    return join(str(Path(inside).absolute()) if not scheme_of(inside) else inside, file.path)

@@ -141,7 +141,7 @@ class _Files:
             for pattern in each:
                 files = [path for path in self._matching(pattern, directory) if _suffixes(path) & KIND_OF_SUFFIX.keys()]
                 if not files and not _WITH_MAGIC.search(pattern):
-                    msg = f"{self._what}: README.md names the file {pattern!r}, which is not there, or is of no known kind"
+                    msg = f"{self._what}: README.md names the file {pattern!r}, which is missing or of no known kind"
                     raise SourceError(msg, hint="choose another revision or configuration")
                 found.update(dict.fromkeys(files))
             splits[split] = tuple(found)

@@ -19,12 +19,11 @@ from shoal.hints import did_you_mean, pip_install
 from shoal.indexing.described_folder import described_files
 from shoal.indexing.manifests_beside import Described
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest, WantedVersion
-from shoal.storage.retry import retried, rule_of, with_retries
+from shoal.storage.retry import retried, rule_of
 from shoal.storage.sources.source import Source
-from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join
-from shoal.tables.hub_rules import FOLDERS, HubConfig, config_of
+from shoal.tables.hub.hub_rules import FOLDERS, HubConfig, config_of
 
 _log = logging.getLogger("shoal")
 # A revision may be one of the Hub's own branches, with slashes in its name.
@@ -86,7 +85,7 @@ class HubDatasets:
         if named is None:
             raise SourceError(f"{request.root} is no dataset of the Hub", hint="hf://datasets/OWNER/NAME@REVISION")
         named = _with_version(named, request.wanted)
-        store = with_retries(open_store(named.what, request.storage_options), request.storage_options)
+        store = request.store
         commit = retried(
             partial(_commit, named, request.storage_options),
             rule_of(request.storage_options),
@@ -115,6 +114,8 @@ def _with_version(named: HubName, wanted: WantedVersion) -> HubName:
         raise SourceError(msg, hint="name a branch, a tag or a commit: hf://datasets/OWNER/NAME@REVISION")
     if wanted.version is None:
         return named
+    if isinstance(wanted.version, Mapping):  # of a snapshot
+        return named._replace(revision=str(wanted.version["revision"]), config=str(wanted.version["config"]))
     if named.revision is not None:
         msg = f"{named.what}: version={wanted.version!r} is a second revision"
         raise UsageError(msg, hint="give the revision once")
@@ -142,7 +143,7 @@ def _commit(named: HubName, options: Mapping[str, Any]) -> str:
         raise SourceError(msg, hint='check the name; `hf auth login` or storage_options={"token": ...}') from None
     except (HfHubHTTPError, OSError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        is_transient = status is None or status == 429 or status >= 500  # noqa: PLR2004
+        is_transient = status is None or status == 429 or status >= 500
         msg = f"could not look up {named.what}: {type(error).__name__}"
         raise StorageError(
             msg, hint="this is an answer of the Hub, or there was none", transient=is_transient
@@ -177,7 +178,7 @@ def _yaml(text: str, path: str) -> dict[str, Any]:
     try:
         entries = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        msg = f"{path}: the YAML cannot be read: {str(error):.200}"
+        msg = f"{path}: the YAML cannot be read: {error!s:.200}"
         raise SourceError(msg, hint="name files by a glob: hf://datasets/OWNER/NAME/data/*.parquet") from None
     return entries if isinstance(entries, dict) else {}
 

@@ -20,7 +20,7 @@ from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.table_rows import TableRecords
 from shoal.index.shard_scan import Buffer, ShardScan
-from shoal.tables.lance_library import OpenedTable, lance_errors
+from shoal.tables.lance.lance_library import OpenedTable, lance_errors
 
 _FRAGMENT, _NUM_ROWS, _NUM_BYTES = "fragment", "rows", "bytes"  # kept in the head
 _MOST_SESSIONS = 64

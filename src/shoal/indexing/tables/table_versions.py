@@ -1,0 +1,52 @@
+"""Other versions of an opened table: the version that a state knew, and the newest version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shoal.errors import ShoalError, StateError
+from shoal.index.assembly import SNAPSHOT
+from shoal.indexing.opened_dataset import Known, Opened, Recovered
+from shoal.indexing.tables.snapshot_protocol import WantedVersion, version_text
+
+
+@dataclass(frozen=True)
+class TableVersions:
+    """The `Past` and the `Latest` of a table: ``reopen`` opens a version, ``wanted`` is the version of the user."""
+
+    reopen: Callable[[WantedVersion], Opened]
+    wanted: WantedVersion
+
+    def as_known(self, opened: Opened, known: Known) -> Recovered | None:
+        """Return the version of the table that a state names; None if the state names none.
+
+        Raises `StateError`: the version cannot be opened any more.
+        """
+        if not known.snapshot or opened.companions:
+            return None
+        version = json.loads(known.snapshot)
+        now = version_text(opened.index.metadata.get(SNAPSHOT, "plain shards"))
+        try:
+            past = self.reopen(replace(self.wanted, version=version, timestamp=None))
+        except ShoalError as error:
+            msg = f"the state belongs to the version {version_text(version)} of the table, which is {now} now: "
+            hint = "restore the version, or begin a new run; keep versions for longer than a run takes"
+            raise StateError(f"{msg}{error.message}", hint=hint) from error
+        words = f"version {version_text(version)} of the table, which is {now} as opened"
+        return Recovered(self._with_cache_of(opened, past), words)
+
+    def tried(self, opened: Opened, known: Known) -> str:
+        """Return what `as_known` tries, in words."""
+        if not known.snapshot or opened.companions:
+            return "nothing, as the state names no version of a table" if not known.snapshot else "no joined samples"
+        return f"the version {version_text(json.loads(known.snapshot))} of the table"
+
+    def look_again(self, opened: Opened) -> Opened:
+        """Return the version that the arguments of the user mean now; ``opened`` itself if it is the same."""
+        newest = self.reopen(self.wanted)
+        return opened if newest.index.fingerprint == opened.index.fingerprint else self._with_cache_of(opened, newest)
+
+    def _with_cache_of(self, opened: Opened, other: Opened) -> Opened:
+        return replace(other, cache=opened.cache, past=self, latest=self)

@@ -1,0 +1,1 @@
+"""IN WHICH EPOCH IS WHICH DATASET READ? The running dataset, and the dataset that follows it."""

@@ -1,0 +1,1 @@
+"""Iceberg: the library pyiceberg reads metadata and plans scans; data files are read in place."""

@@ -1,0 +1,153 @@
+"""A run with a version of a table, while the table moves on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import shoal
+from shoal.errors import StateError
+from tests.storage.servers import moto, s3_client, s3_options
+from tests.tables.handmade_delta import HandmadeDelta, field
+
+deltalake = pytest.importorskip("deltalake")
+
+
+def numbers(first: int, stop: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(first, stop), pa.int64())})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, numbers(0, 24))
+    return path
+
+
+def batches(ds: shoal.Dataset) -> list[list[int]]:
+    return [batch["n"].tolist() for batch in ds]
+
+
+def test_a_resumed_run_goes_on_with_the_version_of_its_state(root: str, caplog: pytest.LogCaptureFixture) -> None:
+    ds = shoal.open(root).shuffle(seed=1).batch(4)
+    iterator = iter(ds)
+    for _ in range(2):
+        next(iterator)
+    state = json.loads(json.dumps(iterator.state_dict()))
+    rest = [batch["n"].tolist() for batch in iterator]
+    assert state["snapshot"] == '{"delta": 0}'
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    deltalake.DeltaTable(root).delete("n < 12")
+    later = shoal.open(root).shuffle(seed=1).batch(4)
+    assert 100 in sum(batches(later), [])
+    later = shoal.open(root).shuffle(seed=1).batch(4)
+    later.load_state_dict(state)
+    assert batches(later) == rest
+    assert "version delta 0 of the table, which is delta 2 as opened" in caplog.text
+    assert sorted(sum(batches(later), [])) == list(range(24))  # and the next epoch too
+
+
+def test_a_state_of_a_lost_version_is_refused_with_both_versions(root: str) -> None:
+    ds = shoal.open(root).shuffle(seed=1).batch(4)
+    next(iter(ds))
+    state = ds.state_dict()
+    deltalake.DeltaTable(root).delete("n < 12")
+    deltalake.DeltaTable(root).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    later = shoal.open(root).shuffle(seed=1).batch(4)
+    with pytest.raises(StateError, match=r"the version delta 0 of the table, which is delta 3 now.*does not exist"):
+        later.load_state_dict(state)
+
+
+def test_versions_with_the_same_files_are_different_datasets(tmp_path: Path) -> None:
+    table = HandmadeDelta(tmp_path / "t", "deletionVectors")
+    added = table.file("a.parquet", pa.table({"n": pa.array(range(20), pa.int64()), "m": pa.array(range(20))}))
+    table.commit(table.schema(field("n", "long")), added)
+    table.commit(table.schema(field("n", "long"), field("m", "long")))
+    first, second = table.inline_vector([3]), table.inline_vector([5])
+    table.commit(table.remove("a.parquet"), table.add("a.parquet", 20, vector=first))
+    table.commit(table.remove("a.parquet", first), table.add("a.parquet", 20, vector=second))
+    opened = [shoal.open(table.root, version=version).shuffle(seed=0).batch(5) for version in range(4)]
+    for version, ds in enumerate(opened):
+        assert sorted(sum(batches(ds), [])) == [n for n in range(20) if n != {2: 3, 3: 5}.get(version)]
+    states = [ds.state_dict() for ds in opened]
+    assert len({state["index"] for state in states}) == 4
+    opened[3].load_state_dict(states[2])
+    assert 5 in sum(batches(opened[3]), [])
+    certificates = [shoal.open(table.root, version=version).shuffle(seed=0) for version in (0, 1)]
+    names = {ds.certificate()["index"] for ds in certificates if list(ds)}
+    assert len(names) == 2
+
+
+def test_a_followed_table_changes_between_epochs_alone(root: str) -> None:
+    ds = shoal.open(root, follow=True).shuffle(seed=2).batch(4)
+    iterator = iter(ds)
+    first = next(iterator)["n"].tolist()
+    deltalake.write_deltalake(root, numbers(24, 30), mode="append")
+    first += sum((batch["n"].tolist() for batch in iterator), [])
+    assert sorted(first) == list(range(24))
+    assert sorted(sum(batches(ds), [])) == list(range(30))
+    fixed = shoal.open(root, version=0, follow=True).shuffle(seed=2).batch(4)
+    assert len(sum(batches(fixed), [])) == len(sum(batches(fixed), [])) == 24
+
+
+def test_files_keep_their_places_when_others_are_appended(root: str) -> None:
+    for first in range(24, 60, 12):
+        before = [sample["n"] for sample in shoal.open(root)]
+        deltalake.write_deltalake(root, numbers(first, first + 12), mode="append")
+        assert [sample["n"] for sample in shoal.open(root)][: len(before)] == before
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with moto() as url:
+        s3_client(url).create_bucket(Bucket="tables")
+        yield url
+
+
+def test_tables_in_an_object_store_have_the_options_of_the_store(
+    endpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = s3_options(endpoint)
+    theirs = {f"aws_{name}": value for name, value in options.items()} | {"aws_allow_http": "true"}
+    data = numbers(0, 8).append_column("a b", pa.array(["x/y", "z%20"] * 4))
+    deltalake.write_deltalake("s3://tables/a b/t", data, storage_options=theirs, partition_by=["a b"])
+    deltalake.DeltaTable("s3://tables/a b/t", storage_options=theirs).delete("n = 3")
+    caplog.set_level(logging.DEBUG)
+    for source in ("s3://tables/a b/t", "delta://s3://tables/a b/t"):
+        ds = shoal.open(source, storage_options=options)
+        assert sorted(sample["n"] for sample in ds) == [0, 1, 2, 4, 5, 6, 7]
+    assert options["secret_access_key"] not in caplog.text
+    with pytest.raises(shoal.errors.SourceError) as caught:
+        shoal.open("delta://s3://tables/nowhere", storage_options=options)
+    assert options["secret_access_key"] not in str(caught.value)
+
+
+def test_iceberg_in_an_object_store_is_read_by_the_store(endpoint: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    options = s3_options(endpoint)
+    named = {"s3.endpoint": endpoint, "s3.access-key-id": options["access_key_id"], "s3.region": "us-east-1"}
+    secret = {"s3.secret-access-key": options["secret_access_key"]}
+    database = f"sqlite:///{tmp_path}/c.db"
+    catalog = SqlCatalog("c", uri=database, warehouse="s3://tables/warehouse", **named, **secret)
+    catalog.create_namespace("ns")
+    table: Any = catalog.create_table("ns.t", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 8))
+    for source in (table.location(), table.metadata_location):
+        assert [sample["n"] for sample in shoal.open(source, storage_options=options)] == list(range(8))
+    by_catalog = {**options, "catalog": {"uri": database, **named, **secret}}
+    ds = shoal.open("iceberg://c/ns.t", storage_options=by_catalog).shuffle(seed=1).batch(3)
+    next(iter(ds))
+    state = ds.state_dict()
+    table.append(numbers(8, 10))
+    later = shoal.open("iceberg://c/ns.t", storage_options=by_catalog).shuffle(seed=1).batch(3)
+    later.load_state_dict(state)
+    assert len(sum(batches(later), [])) == 5
+    assert sorted(sum(batches(later), [])) == list(range(8))
