@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shoal
 from shoal.errors import ShardError, StorageError, UsageError
-from shoal.formats import JsonLines, Records, Span
+from shoal.formats import JsonLines, Span
 from shoal.index.shard_scan import Buffer
 
 
@@ -26,7 +27,7 @@ class ByItself(JsonLines):
         self.broken = ""
         self.threads: set[str] = set()
 
-    def parse(self, buffer: Buffer, span: Span) -> Records:
+    def parse(self, buffer: Buffer, span: Span) -> Any:
         assert len(buffer) == 0
         assert span.sample_starts is not None
         self.threads.add(threading.current_thread().name)
@@ -55,8 +56,8 @@ ORDERS = [None, shoal.orders.Window(), shoal.orders.Full()]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["stored", "window", "full"])
-def test_samples_are_those_of_the_bytes(order: object, form: ByItself, tmp_path: Path) -> None:
-    def opened(**how: object) -> shoal.Dataset:
+def test_samples_are_those_of_the_bytes(order: Any, form: ByItself, tmp_path: Path) -> None:
+    def opened(**how: Any) -> shoal.Dataset:
         ds = shoal.open(f"{tmp_path}/*.jsonl", **how)
         return ds if order is None else ds.shuffle(order, seed=3)
 
@@ -81,7 +82,7 @@ def test_a_transient_failure_is_retried_and_counted(form: ByItself, tmp_path: Pa
 def test_a_failure_is_raised_at_its_sample(failure: Exception, form: ByItself, tmp_path: Path) -> None:
     ds = shoal.open(f"{tmp_path}/*.jsonl", format=form)
     form.broken, form.failures = "1.jsonl", [failure] * 9
-    delivered = []
+    delivered: list[int] = []
     with pytest.raises(type(failure), match=str(failure).splitlines()[0]):
         delivered.extend(sample["number"] for sample in ds)
     assert delivered == list(range(500))

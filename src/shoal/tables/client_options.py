@@ -11,7 +11,8 @@ from shoal.storage.objects.object_options import OBJECT_SCHEMES, client_settings
 from shoal.storage.urls import scheme_of, without_secrets
 
 _OF_SHOAL = ("deadline_seconds", "max_open_files", "catalog")
-_NOT_TEXT = ("root_certificate", "default_headers", "proxy_ca_certificate")
+# Settings that are no texts, and shoal's options for them.
+_NOT_TEXT = {"root_certificate": "ca_bundle", "default_headers": "headers", "proxy_ca_certificate": "ca_bundle"}
 _CREDENTIALS = ("access_key_id", "secret_access_key", "token", "expires_at")
 
 
@@ -32,10 +33,11 @@ def delta_options(url: str, storage_options: Mapping[str, Any], *, library: str 
     if provider is not None:
         config |= _credentials(provider)
     settings = {name: value for name, value in {**client, **config}.items() if value is not None}
-    if unusable := [name for name in _NOT_TEXT if name in settings]:
+    # Certificates that the environment names, the library finds there by itself.
+    if unusable := [name for name in _NOT_TEXT if name in settings and {name, _NOT_TEXT[name]} & options.keys()]:
         msg = f"{without_secrets(url)}: {library} takes no {unusable[0]} in storage_options"
         raise UsageError(msg, hint="leave it out: SSL_CERT_FILE names certificates for every client of the process")
-    return {name: _text(value) for name, value in settings.items()}
+    return {name: _text(value) for name, value in settings.items() if name not in _NOT_TEXT}
 
 
 def _credentials(provider: Any) -> dict[str, Any]:

@@ -109,7 +109,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("names", [(name,) for name in CHANGES] + list(itertools.permutations(CHANGES, 2))[::5])
+@pytest.mark.parametrize("names", [*((name,) for name in CHANGES), *list(itertools.permutations(CHANGES, 2))[::5]])
 def test_every_version_has_the_rows_that_lance_reads(names: tuple[str, ...], path: Path) -> None:
     written(path)
     for name in names:

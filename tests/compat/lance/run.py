@@ -31,7 +31,7 @@ def main() -> int:
     """Run the tests; return pytest's exit code."""
     by_path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     tests = Path(__file__).with_name("inside_lance.py")
-    command = [python_with_lance(), "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, *sys.argv[1:]]
+    command = [str(python_with_lance()), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests), *sys.argv[1:]]
     ran = subprocess.run(command, cwd=ROOT, env=by_path, capture_output=True, text=True, check=False)
     closing = (ran.stdout.strip().splitlines() or [ran.stderr.strip()])[-1]
     print(f"lance    {closing}", flush=True)

@@ -1,7 +1,7 @@
-"""The rules by which the library ``datasets`` finds the configurations, splits and files of a repository on the Hub.
+"""Rules of the library ``datasets`` to find the configurations, splits and files of a repository on the Hub.
 
-Pure functions of the paths of a repository and of the YAML of its README. The rules are those of release 5.2; a test
-compares them with the library.
+Pure functions of the paths of a repository and of the YAML of its README. The rules follow release 5.2; a test compares
+them with the library.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class LanceRows(Format):
 
 
 class LanceRecords:
-    """Some consecutive rows of a fragment: those in ``table``.
+    """Some consecutive rows of a fragment: the rows in ``table``.
 
     ``places`` has the place of each row in the table, -1 for deleted rows between others; None if the table has all.
     """
@@ -192,7 +192,7 @@ class _Fragment(NamedTuple):
         return records
 
     def _places(self, span: Span) -> tuple[int, int, int]:
-        """Return the first row of a span, and the range of its rows among those that are left."""
+        """Return the first row of a span, and the range of its rows among the rows left."""
         first_row = -(-span.first_byte * span.head[_NUM_ROWS] // span.head[_NUM_BYTES])
         end_row = first_row + span.num_samples
         if self.left is None:

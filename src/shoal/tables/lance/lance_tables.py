@@ -64,23 +64,21 @@ def _located(root: str, wanted: WantedVersion, options: Mapping[str, str]) -> Lo
         raise SourceError(msg, hint="give the directory that lance.write_dataset or lancedb made") from None
     if wanted.timestamp is not None:
         return Location(root, _version_then(main, wanted.timestamp, shown))
-    version, branch = wanted.version, ""
+    version: Any = wanted.version
     if isinstance(version, Mapping):  # of a snapshot
-        version, branch = version.get("lance"), version.get("branch", "")
-    if branch:
-        return _named(main, root, f"{branch}:{version}", shown)
+        version = f"{version['branch']}:{version['lance']}" if version.get("branch") else version.get("lance")
     if version is None:
         return Location(root, int(main.version))
-    if isinstance(version, str):
-        return _named(main, root, version, shown)
+    if isinstance(version, str) and (named := _named(main, root, version, shown)) is not None:
+        return named
     known = [int(each["version"]) for each in main.versions()]
-    if version not in known:
+    if int(version) not in known:
         raise _no_version(version, shown, known)
-    return Location(root, version)
+    return Location(root, int(version))
 
 
-def _named(main: Any, root: str, name: str, shown: str) -> Location:
-    """Find a version by its tag, its branch, ``branch:number``, or its number as text, in this order."""
+def _named(main: Any, root: str, name: str, shown: str) -> Location | None:
+    """Find a version by its tag, its branch, or ``branch:number``; None for a number as text."""
     tags, branches = main.tags.list(), main.branches.list()
     if name in tags:
         return Location(root, int(tags[name]["version"]), tags[name].get("branch") or "")
@@ -94,7 +92,7 @@ def _named(main: Any, root: str, name: str, shown: str) -> Location:
             raise _no_version(name, shown, known)
         return Location(root, int(number), branch)
     if name.isdecimal():
-        return _located(root, WantedVersion(int(name)), main.latest_storage_options() or {})
+        return None
     msg = f"{shown} has no tag and no branch {name!r}"
     names = sorted([*tags, *branches])
     kept = f"its tags and branches are {', '.join(names)}" if names else "it has no tags and no branches"
