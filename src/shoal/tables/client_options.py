@@ -11,13 +11,13 @@ from shoal.storage.objects.object_options import OBJECT_SCHEMES, client_settings
 from shoal.storage.urls import scheme_of, without_secrets
 
 _OF_SHOAL = ("deadline_seconds", "max_open_files", "catalog")
-# Settings that are no texts, and shoal's options for them.
-_NOT_TEXT = {"root_certificate": "ca_bundle", "default_headers": "headers", "proxy_ca_certificate": "ca_bundle"}
+_NOT_TEXT = ("root_certificate", "default_headers", "proxy_ca_certificate")
+_CERTIFICATES = ("ca_bundle", "root_certificate", "client_options")
 _CREDENTIALS = ("access_key_id", "secret_access_key", "token", "expires_at")
 
 
-def delta_options(url: str, storage_options: Mapping[str, Any], *, library: str = "deltalake") -> dict[str, str] | None:
-    """Return the options of ``deltalake``, or of another library, for a table; None for a table on this machine.
+def library_options(url: str, storage_options: Mapping[str, Any], library: str) -> dict[str, str] | None:
+    """Return the options of a library of Rust, ``deltalake`` or ``hudi``; None for a table on this machine.
 
     Raises `SourceError`: the library cannot read from this kind of store; `UsageError`: it cannot be given an option.
     """
@@ -27,24 +27,25 @@ def delta_options(url: str, storage_options: Mapping[str, Any], *, library: str 
         return None
     if scheme not in OBJECT_SCHEMES or "filesystem" in options:
         what = "a filesystem object" if "filesystem" in options else f"{scheme}://"
-        msg = f"{without_secrets(url)}: {library} reads the table's own files, and cannot read them from {what}"
+        msg = f"{without_secrets(url)}: {library} reads the log of a table, and cannot read it from {what}"
         raise SourceError(msg, hint="open the table from this machine, s3://, gs:// or az://")
     config, client, provider = client_settings(location_of(url), options)
     if provider is not None:
-        config |= _credentials(provider)
+        config |= _credentials(provider, library)
+    if not any(name in options for name in _CERTIFICATES):
+        client.pop("root_certificate", None)  # of AWS_CA_BUNDLE: the library has certificates of its own
     settings = {name: value for name, value in {**client, **config}.items() if value is not None}
-    # Certificates that the environment names, the library finds there by itself.
-    if unusable := [name for name in _NOT_TEXT if name in settings and {name, _NOT_TEXT[name]} & options.keys()]:
-        msg = f"{without_secrets(url)}: {library} takes no {unusable[0]} in storage_options"
+    if unusable := [name for name in _NOT_TEXT if name in settings]:
+        msg = f"{without_secrets(url)}: {library}, which reads the log, takes no {unusable[0]} in storage_options"
         raise UsageError(msg, hint="leave it out: SSL_CERT_FILE names certificates for every client of the process")
-    return {name: _text(value) for name, value in settings.items() if name not in _NOT_TEXT}
+    return {name: _text(value) for name, value in settings.items()}
 
 
-def _credentials(provider: Any) -> dict[str, Any]:
+def _credentials(provider: Any, library: str) -> dict[str, Any]:
     """Return the keys that a provider of credentials gives now; the log is read at once."""
     given = provider()
     if not isinstance(given, Mapping):
-        msg = "storage_options: credential_provider must return a dict at once, for deltalake, which reads the log"
+        msg = f"storage_options: credential_provider must return a dict at once, for {library}, which reads the log"
         raise UsageError(msg, hint="give a provider that is no coroutine function, or the keys themselves")
     named = {name: given[name] for name in _CREDENTIALS if name in given}
     named.pop("expires_at", None)

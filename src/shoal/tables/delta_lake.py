@@ -15,7 +15,7 @@ from shoal.errors import ShoalError, SourceError, UsageError
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest
 from shoal.storage.urls import redacted, without_secrets
-from shoal.tables.client_options import delta_options
+from shoal.tables.client_options import library_options
 from shoal.tables.table_requests import (
     needs,
     path_below,
@@ -88,7 +88,7 @@ def _table(request: TableRequest) -> Any:
     if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
         msg = f"{without_secrets(request.root)}: version={version!r} was given, but versions of Delta Lake are numbers"
         raise SourceError(msg, hint="version=12, or timestamp=")
-    options = delta_options(request.root, request.storage_options)
+    options = library_options(root_of(request), request.storage_options, "deltalake")
     with _errors_of(request):
         table = DeltaTable(root_of(request), version=version, storage_options=options)
         if timestamp is None:

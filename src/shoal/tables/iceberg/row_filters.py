@@ -19,8 +19,7 @@ def row_filter(request: TableRequest, schema: Any, current: Any) -> Any:
     from pyiceberg.expressions import AlwaysTrue, And, Or  # noqa: PLC0415  # optional
 
     groups = [
-        reduce(And, [_expression(condition, schema, current) for condition in group])
-        for group in predicate_of(request)
+        reduce(And, [_expression(condition, schema, current) for condition in group]) for group in predicate_of(request)
     ]
     return reduce(Or, groups) if groups else AlwaysTrue()
 

@@ -15,7 +15,7 @@ from shoal.hints import did_you_mean
 from shoal.indexing.tables.snapshot_protocol import Snapshot, TableRequest, WantedVersion
 from shoal.storage.sources.source import Source
 from shoal.storage.urls import join, scheme_of, without_secrets
-from shoal.tables.client_options import delta_options
+from shoal.tables.client_options import library_options
 from shoal.tables.lance.lance_library import Location, OpenedTable, lance_errors, lance_library
 from shoal.tables.lance.lance_rows import LanceRows, name_of, rows_left
 from shoal.tables.table_requests import refuse_split, refuse_version_and_time, root_of, time_of
@@ -37,7 +37,7 @@ class LanceTables:
             raise SourceError(msg, hint='leave out predicate=; index_columns=["label"] and select(label=3) choose rows')
         refuse_split(request)
         refuse_version_and_time(request)
-        options = delta_options(root, request.storage_options, library="lance") or {}
+        options = library_options(root, request.storage_options, "lance") or {}
         location = _located(root, wanted, options)
         table = OpenedTable(location, options)
         with lance_errors(location.words, is_remote=table.is_remote):
