@@ -28,10 +28,10 @@ def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
     } == {name: libraries.split() for name, libraries in LIBRARIES_OF_EXTRA.items()}
 
 
-def test_all_brings_every_extra_but_engines_and_frameworks() -> None:
+def test_all_brings_every_extra_but_large_ones() -> None:
     """They have hundreds of MB; torch must fit the machine, and a cluster has its own release of pyspark and ray."""
     (every,) = extras()["all"]
-    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'spark', 'ray'})}]"
+    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'spark', 'ray', 'lance'})}]"
 
 
 def test_a_hint_names_the_library_and_its_extra() -> None:
