@@ -85,6 +85,7 @@ def of_permutation(path: str, clump: int | None) -> Iterator[Any]:
 LOADERS = {
     "shoal, window of 16 MiB": lambda path: of_shoal(path, None, window="16MiB"),
     "shoal, window of 64 MiB": lambda path: of_shoal(path, None, window="64MiB"),
+    "shoal, window of 64 MiB, chunk of 1 MiB": lambda path: of_shoal(path, None, window="64MiB", chunk="1MiB"),
     "shoal, order full": lambda path: of_shoal(path, "full"),
     "lance.torch LanceDataset": lambda path: of_lance_torch(path, sampler=False),
     "LanceDataset, ShardedBatchSampler(randomize)": lambda path: of_lance_torch(path, sampler=True),

@@ -137,14 +137,14 @@ class _Files:
         patterns = self._usual(directory) if declared is None else _by_split(declared, self._what)
         splits = {}
         for split, each in patterns.items():
-            found: dict[str, None] = {}
+            kept: dict[str, None] = {}
             for pattern in each:
                 files = [path for path in self._matching(pattern, directory) if _suffixes(path) & KIND_OF_SUFFIX.keys()]
                 if not files and not _WITH_MAGIC.search(pattern):
                     msg = f"{self._what}: README.md names the file {pattern!r}, which is missing or of no known kind"
                     raise SourceError(msg, hint="choose another revision or configuration")
-                found.update(dict.fromkeys(files))
-            splits[split] = tuple(found)
+                kept.update(dict.fromkeys(files))
+            splits[split] = tuple(kept)
         return splits
 
     def kind_of(self, splits: Mapping[str, Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -86,6 +87,7 @@ class OpenedTable:
     def __init__(self, location: Location, options: Mapping[str, str]) -> None:
         self.location, self.options = location, dict(options)
         self._dataset: tuple[int, Any] = 0, None
+        self._first_rows: dict[int, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenedTable, (self.location, self.options)
@@ -102,3 +104,12 @@ class OpenedTable:
             dataset = opened_version(self.location, self.options)
             self._dataset = os.getpid(), dataset
         return dataset
+
+    def first_rows(self) -> dict[int, int]:
+        """Return the number of rows before each fragment, without deleted ones."""
+        if not self._first_rows:
+            fragments = self.dataset().get_fragments()
+            left = [each.physical_rows - each.num_deletions for each in fragments]
+            firsts = itertools.accumulate(left, initial=0)
+            self._first_rows = {each.metadata.id: first for each, first in zip(fragments, firsts, strict=False)}
+        return self._first_rows

@@ -24,7 +24,9 @@ from shoal.tables.lance.lance_library import OpenedTable, lance_errors
 
 _FRAGMENT, _NUM_ROWS, _NUM_BYTES = "fragment", "rows", "bytes"  # kept in the head
 _MOST_SESSIONS = 64
-_BLOB = "lance.blob.v2"
+_BLOB, _OLD_BLOB = "lance.blob.v2", b"lance-encoding:blob"
+# With fewer rows of each fragment, one call for all fragments takes less time than one for each.
+_FEW_ROWS = 16
 
 
 class LanceRows(Format):
@@ -78,12 +80,16 @@ class LanceRows(Format):
         by_fragment: dict[int, list[int]] = {}
         for number, span in enumerate(spans):
             by_fragment.setdefault(span.head[_FRAGMENT], []).append(number)
-        words, found = self._table.location.words, dict[int, LanceRecords]()
+        words, records = self._table.location.words, dict[int, LanceRecords]()
+        num_rows = sum(span.num_samples for span in spans)
+        if len(by_fragment) > 1 and num_rows < _FEW_ROWS * len(by_fragment) and not self._has_blobs():
+            with lance_errors(words, is_remote=self._table.is_remote, shard=spans[0].shard):
+                return self._rows_of_many(spans, words)
         for fragment, numbers in by_fragment.items():
             inside = [spans[number] for number in numbers]
             with lance_errors(words, is_remote=self._table.is_remote, shard=inside[0].shard):
-                found.update(zip(numbers, self._fragment(fragment).records(inside, words), strict=True))
-        return [found[number] for number in range(len(spans))]
+                records.update(zip(numbers, self._fragment(fragment).records(inside, words), strict=True))
+        return [records[number] for number in range(len(spans))]
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:  # noqa: ARG002
         """Read one row by Lance; raises as `parse`."""
@@ -96,6 +102,29 @@ class LanceRows(Format):
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
         """Return the names of the columns."""
         return list(self.schema(head).names)
+
+    def _rows_of_many(self, spans: Sequence[Span], words: str) -> list[LanceRecords]:
+        """Read few rows of each of many fragments by one call of Lance for the whole table."""
+        fragments = [self._fragment(span.head[_FRAGMENT]) for span in spans]
+        parts = [fragment.part(span) for fragment, span in zip(fragments, spans, strict=True)]
+        first_of = self._table.first_rows()
+        places = [
+            np.arange(part.first, part.end) + first_of[fragment.number]
+            for fragment, part in zip(fragments, parts, strict=True)
+        ]
+        table = self._table.dataset().take(np.concatenate(places).tolist(), columns=list(fragments[0].names))
+        begins, rows = np.cumsum([0, *map(len, places)]).tolist(), (table, _records_of(table, spans[0]))
+        return [
+            fragment.records_of(rows, begin, span, part, words)
+            for begin, fragment, span, part in zip(begins, fragments, spans, parts, strict=False)
+        ]
+
+    def _has_blobs(self) -> bool:
+        """Return True if the table has blobs, which a read of the whole table gives as places in files."""
+        fields = self._table.dataset().schema
+        return any(
+            getattr(one.type, "extension_name", "") == _BLOB or _OLD_BLOB in (one.metadata or {}) for one in fields
+        )
 
     def _fragment(self, number: int) -> _Fragment:
         """Return a fragment ready for reads: one of the last few, since opening one takes as long as a small read."""
@@ -111,14 +140,17 @@ class LanceRows(Format):
 
 
 class LanceRecords:
-    """Some consecutive rows of a fragment: the rows in ``table``.
+    """Some consecutive rows of a fragment, among the rows of a ``table`` that were read together.
 
-    ``places`` has the place of each row in the table, -1 for deleted rows between others; None if the table has all.
+    The first is row ``begin`` of the table, and ``records`` has all its rows by number. ``places`` has the place of
+    each row behind the first, -1 for deleted rows between others; None if no row is deleted.
     """
 
-    def __init__(self, table: Any, places: NDArray[np.int64] | None, span: Span, words: str) -> None:
-        self._table, self._places, self._span, self._words = table, places, span, words
-        self._records = TableRecords(table, [], shard=span.shard, byte=span.first_byte)
+    def __init__(
+        self, table: Any, records: TableRecords, begin: int, places: NDArray[np.int64] | None, span: Span, words: str
+    ) -> None:
+        self._table, self._records, self._begin, self._places = table, records, begin, places
+        self._span, self._words = span, words
 
     def __len__(self) -> int:
         return self._span.num_samples
@@ -130,18 +162,33 @@ class LanceRecords:
     def sample(self, number: int) -> Sample:
         """Return a row by column; raises `ShardError` for a deleted row."""
         if self._places is None:
-            return self._records.sample(number)
+            return self._records.sample(self._begin + number)
         if (place := int(self._places[number])) < 0:
             msg = f"row {number} of this piece is deleted in {self._words}"
             raise ShardError(msg, shard=self._span.shard, byte=self._span.first_byte, hint="choose another sample")
-        return self._records.sample(place)
+        return self._records.sample(self._begin + place)
 
     def columns(self) -> Columns | None:
         """Return the rows as columns; deleted rows, which no order has, repeat a neighbour."""
         if self._places is None:
-            return self._records.columns()
-        table = self._table.take(np.maximum.accumulate(self._places).clip(0))
-        return TableRecords(table, [], shard=self._span.shard, byte=self._span.first_byte).columns()
+            if len(self) == len(self._records):
+                return self._records.columns()
+            table = self._table.slice(self._begin, len(self))
+        else:
+            table = self._table.take(self._begin + np.maximum.accumulate(self._places).clip(0))
+        return _records_of(table, self._span).columns()
+
+
+def _records_of(table: Any, span: Span) -> TableRecords:
+    return TableRecords(table, [], shard=span.shard, byte=span.first_byte)
+
+
+class _Part(NamedTuple):
+    """The first row of a span in its fragment, and the range of its rows among the rows left."""
+
+    first_row: int
+    first: int
+    end: int
 
 
 class _Fragment(NamedTuple):
@@ -167,38 +214,43 @@ class _Fragment(NamedTuple):
         return cls(session, number, left, blobs, tuple(wanted), dataset)
 
     def records(self, spans: Sequence[Span], words: str) -> list[LanceRecords]:
-        """Return the rows of some spans, read together.
-
-        If all rows of a span are deleted, the deleted rows themselves, as other formats have them: somebody asks for
-        them by id.
-        """
-        ranges = [self._places(span) for span in spans]
-        places = [np.arange(first, end) for _, first, end in ranges]
-        together = np.unique(np.concatenate(places))
+        """Return the rows of some spans, read together."""
+        parts = [self.part(span) for span in spans]
+        together = np.unique(np.concatenate([np.arange(part.first, part.end) for part in parts]))
         table = self.session.take(together.tolist()) if len(together) else None
         if self.blobs and table is not None:
             table = self._with_blobs(table, together if self.left is None else self.left[together])
-        records = []
-        for span, (first_row, first, end) in zip(spans, ranges, strict=True):
-            if first == end:
-                records.append(LanceRecords(self._deleted(first_row, span.num_samples), None, span, words))
-                continue
-            rows = table.slice(int(np.searchsorted(together, first)), end - first)  # type: ignore[union-attr]
-            gaps = None
-            if end - first < span.num_samples and self.left is not None:
-                gaps = np.full(span.num_samples, -1, dtype=np.int64)
-                gaps[self.left[first:end] - first_row] = np.arange(end - first)
-            records.append(LanceRecords(rows, gaps, span, words))
-        return records
+        rows = None if table is None else (table, _records_of(table, spans[0]))
+        begins = np.searchsorted(together, [part.first for part in parts]).tolist()
+        return [
+            self.records_of(rows, begin, span, part, words)
+            for begin, span, part in zip(begins, spans, parts, strict=True)
+        ]
 
-    def _places(self, span: Span) -> tuple[int, int, int]:
+    def records_of(
+        self, rows: tuple[Any, TableRecords] | None, begin: int, span: Span, part: _Part, words: str
+    ) -> LanceRecords:
+        """Return the rows of a span, which begin at row ``begin`` of a table and its records.
+
+        If all rows are deleted, the deleted rows themselves, as other formats have them: somebody asks for them by id.
+        """
+        if part.first == part.end or rows is None:
+            table = self._deleted(part.first_row, span.num_samples)
+            return LanceRecords(table, _records_of(table, span), 0, None, span, words)
+        gaps = None
+        if part.end - part.first < span.num_samples and self.left is not None:
+            gaps = np.full(span.num_samples, -1, dtype=np.int64)
+            gaps[self.left[part.first : part.end] - part.first_row] = np.arange(part.end - part.first)
+        return LanceRecords(*rows, begin, gaps, span, words)
+
+    def part(self, span: Span) -> _Part:
         """Return the first row of a span, and the range of its rows among the rows left."""
         first_row = -(-span.first_byte * span.head[_NUM_ROWS] // span.head[_NUM_BYTES])
         end_row = first_row + span.num_samples
         if self.left is None:
-            return first_row, first_row, end_row
+            return _Part(first_row, first_row, end_row)
         first, end = np.searchsorted(self.left, [first_row, end_row]).tolist()
-        return first_row, first, end
+        return _Part(first_row, first, end)
 
     def _deleted(self, first_row: int, num_rows: int) -> Any:
         """Return deleted rows, which stay in their files until the table is compacted; blobs are left out."""
