@@ -97,6 +97,7 @@ golden: .venv/stamp ## the golden digests of orders and splits on every Python a
 
 compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/peers/run.py
+	$(BIN)/python tests/compat/lance/run.py
 	$(BIN)/python -m tests.compat.peers.packed
 	$(BIN)/python -m tests.compat.peers.joined
 	$(BIN)/python -m tests.compat.lerobot.robots

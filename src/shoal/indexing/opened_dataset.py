@@ -170,6 +170,11 @@ class Opened:
     depth = 0  # nothing is joined
 
     @property
+    def waits(self) -> bool:
+        """True if threads read the samples, and the consumer waits for them; False if the consumer reads files."""
+        return not (self.store.reads_ahead and self.format.needs_bytes)
+
+    @property
     def identity(self) -> str:
         """Name of the dataset among the caches of this machine."""
         return self.index.fingerprint

@@ -1,1 +1,1 @@
-"""Tables of Delta Lake, Iceberg and Hudi, and LeRobot datasets: a version is resolved to Parquet files and columns."""
+"""Tables with versions, LeRobot datasets, and datasets of the Hub: a version is resolved to files and their columns."""

@@ -137,7 +137,8 @@ class TableKind(Protocol):
     """A kind of table. A package registers a maker of it in the entry points ``shoal.tables``.
 
     The name of an entry point is the scheme of its tables (``delta://``); an entry point named by a suffix with its dot
-    (``.lance``) serves directories with this suffix.
+    (``.lance``) serves directories with this suffix. A kind whose scheme also names plain files has a method
+    ``claims(source: str) -> bool``, true for tables, and gets the whole name.
     """
 
     name: str

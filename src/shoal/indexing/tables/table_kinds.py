@@ -31,7 +31,12 @@ def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
     text = texts[0].rstrip("/")
     scheme, name = scheme_of(text), text.lower()
     if scheme not in _SCHEMES_OF_STORES and scheme in _KINDS:
-        return _KINDS.make(scheme), text.removeprefix(f"{scheme}://")
+        kind = _KINDS.make(scheme)
+        # Other names of a scheme are files: hf://datasets/user/name/*.tar.
+        claims = getattr(kind, "claims", None)
+        if claims is None:
+            return kind, text.removeprefix(f"{scheme}://")
+        return (kind, text) if claims(texts[0]) else None
     own = next((suffix for suffix in _KINDS.own if suffix.startswith(".") and name.endswith(suffix)), None)
     suffix = own or splitext(name)[1]
     if suffix and suffix not in _suffixes_of_files() and suffix in _BY_SUFFIX:
