@@ -44,7 +44,7 @@ DOORS_OF_THE_CORE: Mapping[str, str] = {
     "formats.tables.writer": "pack",
     "formats.writing.encoder": "pack",
     "formats.writing.written_formats": "cli pack",
-    "index.assembly": "pack verify",
+    "index.assembly": "cli pack verify",
     "index.chunk_table": "cli",
     "index.cutting": "cli pack verify",
     "index.index_file": "cli pack verify",

@@ -137,7 +137,7 @@ def test_what_is_not_there_is_named(lance: Any, tmp_path: Path) -> None:
         ({"timestamp": "2001-01-01"}, "no version at 2001"),
     ):
         with pytest.raises(SourceError, match=message):
-            shoal.open(lance.uri, **how)  # type: ignore[arg-type]
+            shoal.open(lance.uri, **how)
     with pytest.raises(SourceError, match="no Lance table"):
         shoal.open(tmp_path / "other.lance")
     lance.failures[:] = [OSError("data/0.lance: Not found")] * 9

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from shoal.formats.by_library.array_rows import ArrayRows, spilled_arrays
+    from shoal.formats.by_library.file_of_ranges import FileOfRanges, NotedReads, known_reads
+    from shoal.formats.by_library.piece_cuts import PieceCuts, StoredRows
     from shoal.formats.compressed.reader import Compressed
     from shoal.formats.folder.reader import Folder
     from shoal.formats.rows.lines.delimited import Delimited
@@ -28,11 +31,8 @@ if _TYPE_CHECKING:
     from shoal.formats.rows.tfrecord.recordio import RecordIO
     from shoal.formats.rows.token_files import Tokens
     from shoal.formats.shard_format import Format, ReadBytes, Records, Span
-    from shoal.formats.tables.array_rows import ArrayRows, spilled_arrays
     from shoal.formats.tables.arrow import Arrow
-    from shoal.formats.tables.file_of_ranges import FileOfRanges, NotedReads, known_reads
     from shoal.formats.tables.parquet import Parquet
-    from shoal.formats.tables.piece_cuts import PieceCuts, StoredRows
     from shoal.index.shard_scan import Buffer, ShardScan
 
 __all__ = [
@@ -80,11 +80,11 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.rows.mds.reader": "Mds",
         "shoal.formats.rows.records": "BadRecordError CutRecords borders_in",
         "shoal.formats.shard_format": "Format ReadBytes Records Span",
-        "shoal.formats.tables.array_rows": "ArrayRows spilled_arrays",
+        "shoal.formats.by_library.array_rows": "ArrayRows spilled_arrays",
         "shoal.formats.tables.arrow": "Arrow",
-        "shoal.formats.tables.file_of_ranges": "FileOfRanges NotedReads known_reads",
+        "shoal.formats.by_library.file_of_ranges": "FileOfRanges NotedReads known_reads",
         "shoal.formats.tables.parquet": "Parquet",
-        "shoal.formats.tables.piece_cuts": "PieceCuts StoredRows",
+        "shoal.formats.by_library.piece_cuts": "PieceCuts StoredRows",
         "shoal.formats.rows.tar.reader": "Tar",
         "shoal.formats.rows.tfrecord.reader": "TFRecord",
         "shoal.formats.rows.tfrecord.recordio": "RecordIO",

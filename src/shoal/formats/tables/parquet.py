@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.formats.by_library.file_of_ranges import FileOfRanges
 from shoal.formats.compressed.packed_heads import number_of, packed, unusable
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Format, ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.extension_types import shaped_schema
-from shoal.formats.tables.file_of_ranges import FileOfRanges
 from shoal.formats.tables.parquet_groups import (
     KEPT,
     Group,

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shoal.errors import ShardError
+from shoal.formats.by_library.file_of_ranges import FileOfRanges
 from shoal.formats.compressed.packed_heads import number_of, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.extension_types import footer_without_extensions
-from shoal.formats.tables.file_of_ranges import FileOfRanges
 from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
 from shoal.index.shard_scan import Buffer
 
@@ -118,7 +118,7 @@ def opened_file(ranges: FileOfRanges, metadata: Any, **options: Any) -> Any:
 
 
 def no_bytes(begin: int, end: int, /) -> bytes:
-    """Refuse to read a range of a file of which only the footer is known."""
+    """Refuse to read a range: only the footer of the file is known."""
     raise OSError(f"bytes [{begin}, {end}) of a file were requested, but only the footer is known")
 
 

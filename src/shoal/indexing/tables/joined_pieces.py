@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, ShoalError, StorageError
+from shoal.formats.by_library.array_rows import ArrayRows
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.shard_format import Format, ReadBytes, Span
-from shoal.formats.tables.array_rows import ArrayRows
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.storage.storage_errors import CHANGED_HINT
 from shoal.storage.store_protocol import ObjectInfo, Store, StoreWrapper, check_length

@@ -54,7 +54,7 @@ CURRENT = WantedVersion()
 
 @dataclass(frozen=True)
 class TableRequest:
-    """A table, by directory or URL, and what is wanted of it."""
+    """A table, by directory or URL, and the wanted version."""
 
     root: str
     wanted: WantedVersion

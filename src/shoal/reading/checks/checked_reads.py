@@ -50,9 +50,9 @@ def read_unit(
     """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled.
 
     The bytes are empty if the format reads by itself. ``stats`` counts requests to a remote store; the readers of local
-    files count their reads. With ``verify``, compare the bytes with the checksums of their extents. Bytes of a remote store were compared on arrival, perhaps long ago if
-    they are cached. Raises `ShardError`: a checksum differs, or the shard has changed; `StorageError`: the bytes could
-    not be read.
+    files count their reads. With ``verify``, compare the bytes with the checksums of their extents. Bytes of a remote
+    store were compared on arrival, perhaps long ago if they are cached. Raises `ShardError`: a checksum differs, or the
+    shard has changed; `StorageError`: the bytes could not be read.
     """
     path, store = opened.paths[read.shard], opened.store
     if not opened.format.needs_bytes:
