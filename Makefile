@@ -97,8 +97,11 @@ golden: .venv/stamp ## the golden digests of orders and splits on every Python a
 
 compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/peers/run.py
+	$(BIN)/python tests/compat/lance/run.py
 	$(BIN)/python -m tests.compat.peers.packed
 	$(BIN)/python -m tests.compat.peers.joined
+	$(BIN)/python -m tests.compat.lerobot.robots
+	$(BIN)/python -m tests.compat.arrays.run
 	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py

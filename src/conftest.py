@@ -33,6 +33,7 @@ _NEEDED_FOR_WORDS = {
     "chats": "jinja2",
     "to_hf": "datasets",
     "tfrecord": "google_crc32c",
+    "robot": "av",
 }
 _TIMEOUT_SECONDS = 5.0
 

@@ -71,11 +71,12 @@ def write_photos(directory: Path, *, num_shards: int = 2, photos_per_shard: int 
 def write_sample_data(directory: Path) -> Path:
     """Write what the documentation reads: ``data/train-000000.tar`` to ``-000003.tar`` and ``data/docs.jsonl``.
 
-    And ``mds/`` and ``litdata/``: 200 small documents, as MosaicML Streaming and LitData wrote them.
+    And ``mds/`` and ``litdata/``: 200 small documents, as MosaicML Streaming and LitData wrote them; ``robot/``: four
+    episodes of a LeRobot dataset (``python -m tests.robots``).
     """
     write_tar_shards(directory / "data")
     write_jsonl(directory / "data" / "docs.jsonl")
-    for name in ("mds", "litdata"):
+    for name in ("mds", "litdata", "robot"):
         shutil.copytree(Path(__file__).parent / "guides" / name, directory / name)
     return directory
 
@@ -85,7 +86,8 @@ def write_example_data(directory: Path) -> Path:
 
     ``pets/`` has 120 texts of cats, 60 of dogs and 20 of owls, ``data/`` has their four tar shards, and ``pets.csv``
     three rows. ``docs/`` has 40 documents of 8 to 47 tokens, ``tokens.bin`` 5,000 tokens; ``web/`` and ``code/`` have
-    90 and 30 texts. LitData wrote ``litdata/`` and ``litdata-tokens/``. ``tokenizer.json`` has all words of ``pets/``.
+    90 and 30 texts. LitData wrote ``litdata/`` and ``litdata-tokens/``; ``robot/`` is a LeRobot dataset.
+    ``tokenizer.json`` has all words of ``pets/``.
     """
     import numpy as np
 
@@ -103,7 +105,8 @@ def write_example_data(directory: Path) -> Path:
     np.arange(5000, dtype=np.uint16).tofile(directory / "tokens.bin")
     for name, number in {"web": 90, "code": 30}.items():
         shoal.pack.pack(({"text": f"{name} {i}"} for i in range(number)), directory / name, format="jsonl")
-    shutil.copytree(Path(__file__).parent / "guides" / "litdata", directory / "litdata")
+    for name in ("litdata", "robot"):
+        shutil.copytree(Path(__file__).parent / "guides" / name, directory / name)
     peers = Path(__file__).parent / "formats" / "data" / "peers"
     shutil.copytree(peers / "litdata" / "numpy", directory / "litdata-tokens")
     words = ["[UNK]", "cat", "dog", "owl", *map(str, range(120))]

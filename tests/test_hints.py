@@ -28,10 +28,11 @@ def test_the_libraries_of_each_extra_are_those_it_installs() -> None:
     } == {name: libraries.split() for name, libraries in LIBRARIES_OF_EXTRA.items()}
 
 
-def test_all_brings_every_extra_but_engines_and_frameworks() -> None:
+def test_all_brings_every_extra_but_large_ones() -> None:
     """They have hundreds of MB; torch must fit the machine, and a cluster has its own release of pyspark and ray."""
     (every,) = extras()["all"]
-    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in {'hudi', 'spark', 'ray'})}]"
+    large = {"hudi", "lance", "spark", "ray"}
+    assert every == f"shoal[{','.join(name for name in LIBRARIES_OF_EXTRA if name not in large)}]"
 
 
 def test_a_hint_names_the_library_and_its_extra() -> None:

@@ -29,10 +29,12 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "tables": "pyarrow",
     "delta": "deltalake pyarrow",
     "iceberg": "pyiceberg pyarrow",
+    "hudi": "hudi pyarrow",
+    "lance": "pylance",
+    "hub": "huggingface_hub",
     "formats": "zstandard brotli cramjam google-crc32c msgpack cbor2 msgspec xxhash pyyaml",
     "tokens": "tokenizers jinja2",
     "report": "matplotlib",
-    "hudi": "hudi pyarrow",
     "spark": "pyspark",
     "ray": "ray",
 }

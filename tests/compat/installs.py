@@ -88,7 +88,7 @@ def checks(environment: Environment, install: Install, version: str) -> Iterator
     if report["build"] != f"archive {install.file.name}":
         yield f"the build is {report['build']!r}"
     missing = [name for libraries in report["libraries"].values() for name, number in libraries.items() if not number]
-    if install.extra == "all" and missing != ["hudi", "pyspark", "ray"]:
+    if install.extra == "all" and missing != ["hudi", "pylance", "pyspark", "ray"]:
         yield f"{', '.join(missing)} are missing"
     has_torch = environment.run(python, "-c", "import importlib.util as u; print(u.find_spec('torch'))").strip()
     if has_torch != "None":

@@ -19,7 +19,7 @@ from tests.environments import ROOT, environment
 
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 RUNNERS = ("pytest", "pytest-timeout", "hypothesis")
-_NOT_OF_FORMATS = ("dev", "spark", "ray", "all")
+_NOT_OF_FORMATS = ("dev", "spark", "ray", "lance", "hub", "all")
 TABLES = ("odd_tables", "columns", "column_kinds", "parquet_footer", "without_pandas")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,3 +25,18 @@ def test_a_dataset_of_the_hub_streams_as_its_files_do(python: Callable[[str], Pa
         env={**environment, "HF_HUB_DISABLE_TELEMETRY": "1", "no_proxy": "127.0.0.1"},
     )
     assert done.stdout == "200 samples, the same; some by ranges: True\n", done.stderr[-2000:]
+
+
+def test_datasets_by_name_are_those_of_the_library(python: Callable[[str], Path], tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "SHOAL_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [python("datasets"), ROOT / "tests" / "integration" / "inside_hub_names.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**environment, "HF_HUB_DISABLE_TELEMETRY": "1", "no_proxy": "127.0.0.1"},
+    )
+    assert re.fullmatch(r"\d+ layouts, \d\d splits, \d+ rows compared\n", done.stdout), (
+        done.stdout + done.stderr[-2000:]
+    )

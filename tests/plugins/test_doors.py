@@ -71,6 +71,7 @@ ASK: list[tuple[str, Callable[[str, Any], object]]] = [
     ("shoal.orders", lambda name, _: opened().shuffle(name)),
     ("shoal.orders", called("audit", "data/train-*.tar", "--order", "{name}(chunks=3)")),
     ("shoal.stores", lambda name, _: shoal.open(f"{name}://there/a.tar")),
+    ("shoal.tables", lambda name, _: shoal.open(f"{name}://there")),
     ("shoal.decoders", lambda name, _: opened().decode(name)),
     ("shoal.decoders", called("head", "data/train-*.tar", "--decode", "{name}")),
     ("shoal.reporters", lambda name, _: next(iter(opened().reading(progress=name)))),

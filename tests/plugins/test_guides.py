@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from tests.documents import commands_of
-from tests.plugins.packages import PAGES, install, uses_of, write_package
+from tests.plugins.packages import GUIDES, PAGES, install, uses_of, write_package
 from tests.samples import write_sample_data
 
-GROUPS = {"formats", "orders", "stores", "decoders", "commands", "engines"}
+GROUPS = {"formats", "orders", "stores", "tables", "decoders", "commands", "engines"}
+MOST_LINES_OF_EXAMPLES = 150
 MOST_LINES = 80  # of pyproject.toml and module: a guide shows how little it takes
 
-TRIED_ALWAYS = ("add-a-format", "add-a-command")
+EXAMPLES = GUIDES.parent.parent / "examples"
+TRIED_ALWAYS = ("add-a-format", "add-a-table", "add-a-command")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 
 
@@ -56,6 +59,14 @@ def test_a_package_is_short(page: Path, tmp_path: Path) -> None:
     assert len(lines) <= MOST_LINES
 
 
+@pytest.mark.parametrize("package", sorted(EXAMPLES.glob("shoal-*")), ids=lambda path: path.name)
+def test_an_example_of_a_package_is_short(package: Path) -> None:
+    """`make compat` installs these packages, and runs their pages."""
+    assert sum(len(path.read_text().splitlines()) for path in package.glob("*.py")) <= MOST_LINES_OF_EXAMPLES
+    entries = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert set(entries) <= {f"shoal.{group}" for group in GROUPS}
+
+
 def test_there_is_a_guide_for_each_group(tmp_path: Path) -> None:
     found = {group for page in PAGES for group in write_package(page, tmp_path / page.stem)["project"]["entry-points"]}
     assert found == {f"shoal.{group}" for group in GROUPS}
@@ -83,5 +94,5 @@ def test_pip_installs_the_packages(tmp_path: Path) -> None:
         for group, entries in project["project"]["entry-points"].items()
         for name, value in entries.items()
     ]
-    assert len(wanted) == len(GROUPS) + 1
+    assert len(wanted) == len(GROUPS) + 2  # a suffix of formats, and one of tables
     assert not [each for each in wanted if str(each) not in said]

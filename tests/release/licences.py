@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "licences.md"
-LARGE = ("spark", "ray", "frameworks")  # hundreds of MB, and not installed here
+LARGE = ("spark", "ray", "frameworks", "lance")  # hundreds of MB, and not installed here
 # What the metadata of a package leaves open.
 CHOSEN = {
     "av": "BSD-3-Clause; its wheels include FFmpeg (LGPL-3.0-or-later by its own words, built with x264 and x265)",
@@ -46,7 +46,7 @@ versions are in `constraints.txt`; each package states its licence.
 `python -m tests.release.licences` writes this page. A release has a software bill of materials (CycloneDX) with the
 versions for each extra, made by `make release`. The extras `spark` and `ray` bring pyspark and ray (both Apache-2.0)
 with the packages that these choose. `frameworks` brings Accelerate, Lightning and transformers (Apache-2.0) and
-torchdata (BSD-3-Clause) with theirs, and torch if it is missing.
+torchdata (BSD-3-Clause) with theirs, and torch if it is missing; `lance` brings pylance (Apache-2.0) with pyarrow.
 
 | package | licence | brought by |
 | --- | --- | --- |

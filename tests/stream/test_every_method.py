@@ -110,6 +110,7 @@ VERBS: dict[str, list[Call]] = {
     "filter": [call(is_even), call(is_even, refill=True)],
     "flat_map": [call(twice, most=2)],
     "decode": [call()],
+    "decode_frames": [call()],
     "join": [call("scores", on="text", how="left"), call("scores", on="text")],
     "tokenize": [call("tokenizer.json", field="text", to="tokens")],
     "chat_tokens": [call("tokenizer.json", template="{{ messages }}", train_on="all")],

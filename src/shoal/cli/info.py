@@ -16,10 +16,10 @@ from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_requested
 from shoal.cli.options.stream_options import add_order_arguments, requested_order
 from shoal.figures import counted, format_bytes, format_count, lacking
+from shoal.index.assembly import SNAPSHOT
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import looks_indexed
 from shoal.indexing.opened_dataset import Opened
-from shoal.indexing.tables.snapshot_protocol import SNAPSHOT
 from shoal.order.window.order import Window
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES

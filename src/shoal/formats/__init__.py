@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
+    from shoal.formats.by_library.array_rows import ArrayRows, spilled_arrays
+    from shoal.formats.by_library.file_of_ranges import FileOfRanges, NotedReads, known_reads
+    from shoal.formats.by_library.piece_cuts import PieceCuts, StoredRows
     from shoal.formats.compressed.reader import Compressed
     from shoal.formats.folder.reader import Folder
     from shoal.formats.rows.lines.delimited import Delimited
@@ -33,29 +36,36 @@ if _TYPE_CHECKING:
     from shoal.index.shard_scan import Buffer, ShardScan
 
 __all__ = [
+    "ArrayRows",
     "Arrow",
     "BadRecordError",
     "Buffer",
     "Compressed",
     "CutRecords",
     "Delimited",
+    "FileOfRanges",
     "Folder",
     "Format",
     "JsonLines",
     "LitData",
     "LitDataTokens",
     "Mds",
+    "NotedReads",
     "Parquet",
+    "PieceCuts",
     "ReadBytes",
     "RecordIO",
     "Records",
     "ShardScan",
     "Span",
+    "StoredRows",
     "TFRecord",
     "Tar",
     "Text",
     "Tokens",
     "borders_in",
+    "known_reads",
+    "spilled_arrays",
 ]
 
 __getattr__, __dir__ = _lazy_names(
@@ -70,8 +80,11 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.rows.mds.reader": "Mds",
         "shoal.formats.rows.records": "BadRecordError CutRecords borders_in",
         "shoal.formats.shard_format": "Format ReadBytes Records Span",
+        "shoal.formats.by_library.array_rows": "ArrayRows spilled_arrays",
         "shoal.formats.tables.arrow": "Arrow",
+        "shoal.formats.by_library.file_of_ranges": "FileOfRanges NotedReads known_reads",
         "shoal.formats.tables.parquet": "Parquet",
+        "shoal.formats.by_library.piece_cuts": "PieceCuts StoredRows",
         "shoal.formats.rows.tar.reader": "Tar",
         "shoal.formats.rows.tfrecord.reader": "TFRecord",
         "shoal.formats.rows.tfrecord.recordio": "RecordIO",

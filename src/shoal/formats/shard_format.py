@@ -222,6 +222,13 @@ class Format(ABC):
     of a compressed shard are spilled.
     """
 
+    needs_bytes: bool = True
+    """If False, `parse` reads its samples itself, through a library, and readers pass an empty buffer.
+
+    Threads call `parse` ahead of the use of samples. `parse` raises `StorageError` for a failed read; a transient one
+    is retried. Nothing of such shards is in a chunk cache, and bytes have no checksums.
+    """
+
     @abstractmethod
     def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of some consecutive samples.
@@ -229,6 +236,13 @@ class Format(ABC):
         Raises `ShardError`, with the byte counted from the start of the shard, if the bytes do not match the
         index.
         """
+
+    def parse_together(self, spans: Sequence[Span]) -> list[Records]:
+        """Return the records of several spans, perhaps of several shards; only for formats without `needs_bytes`.
+
+        Raises as `parse` does, for any of the spans; readers then try each span alone.
+        """
+        return [self.parse(b"", span) for span in spans]
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the first invalid byte.

@@ -240,7 +240,7 @@ class _Finding:
             msg = f"{source.typed}: its version {version_text(snapshot.version)} has no files to read"
             raise SourceError(msg, hint="open another version=, or a predicate= that some files match")
         options = self.storage_options if snapshot.storage_options is None else snapshot.storage_options
-        store = with_retries(open_store(source.paths[0], options), options)
+        store = snapshot.store or with_retries(open_store(source.paths[0], options), options)
         opening = replace(self.opening(source, store, snapshot.format), versions=versions)
         left: SamplesLeft | None = None
         if snapshot.deleted:

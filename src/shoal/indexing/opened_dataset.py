@@ -78,9 +78,9 @@ _MOST_GENERATIONS = 48  # in a state, which stays below 1 KB
 class Known(NamedTuple):
     """A dataset as a state names it.
 
-    ``num_shards`` has the number of shards after each growth, the last number is that of the dataset; it is empty if it
-    is unknown (states of older versions). ``snapshot`` is the version of a table as JSON, "" for shards that are no
-    table. ``shard_names`` are all shards in their order if another rank names them, else empty.
+    ``num_shards`` has the number of shards after each growth, and ends with the number of the dataset itself; it is
+    empty if these numbers are unknown (states of older versions). ``snapshot`` is the version of a table as JSON, ""
+    for shards that are no table. ``shard_names`` are all shards in their order if another rank names them, else empty.
     """
 
     fingerprint: str
@@ -190,6 +190,11 @@ class Opened:
 
     can_grow = False  # everything is indexed
     depth = 0  # nothing is joined
+
+    @property
+    def waits(self) -> bool:
+        """True if threads read the samples, and the consumer waits for them; False if the consumer reads files."""
+        return not (self.store.reads_ahead and self.format.needs_bytes)
 
     @property
     def identity(self) -> str:

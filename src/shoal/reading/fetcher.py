@@ -24,7 +24,8 @@ from shoal.reading.cache.spilled_pieces import SpillingReaders
 from shoal.reading.checks.damaged_samples import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.remote.remote_readers import RemoteReaders, SharedReading
+from shoal.reading.remote.fetching_readers import waiting_readers
+from shoal.reading.remote.remote_readers import SharedReading
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import UnitRead, UnitReaders, Units
@@ -99,10 +100,10 @@ class Fetcher:
         total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
         self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes, total=total)
         self._readers: UnitReaders
-        if opened.store.reads_ahead:
-            self._readers = LocalReaders(opened, counters, self._memory, options)
+        if opened.waits:
+            self._readers = waiting_readers(opened, counters, self._memory, options, requests)
         else:
-            self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
+            self._readers = LocalReaders(opened, counters, self._memory, options)
         making = partial(SpillingReaders, opened=opened, counters=counters, memory=self._memory, options=options)
         self._readers = units.readers(self._readers, making)
         self._reads_together = isinstance(self._readers, LocalReaders) and options.memory_limit_bytes is None
@@ -134,7 +135,7 @@ class Fetcher:
         released before the first sample. Local units are read on the way; a list ends before a sample whose remote unit
         has not arrived. An error is raised at its sample.
         """
-        taken, waits = self._taken, not self.opened.store.reads_ahead
+        taken, waits = self._taken, self.opened.waits
         for unit in drops:
             self.release(unit)
         run: list[Sample | Damaged] = []

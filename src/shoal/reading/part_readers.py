@@ -155,7 +155,7 @@ class _Making(NamedTuple):
 
     def _reader(self, opened: Opened, budget: Budget, options: ReadingOptions, *, by_singles: bool) -> SampleReader:
         terms: Any = {"ahead_limit_bytes": budget.ahead_bytes, "options": options}
-        if by_singles and opened.store.reads_ahead:
+        if by_singles and not opened.waits:
             return LocalSamples(opened, budget.units, self.counters, **terms)
         kind = RemoteSamples if by_singles else Fetcher
         return kind(opened, budget.units, self.counters, **terms, shared=self.shared)
@@ -200,8 +200,8 @@ def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> 
 def _shared_requests(
     opened: Sequence[Opened], counters: Counters, memory: MemoryBudget, options: ReadingOptions
 ) -> RequestPool | None:
-    """Return the threads for the requests of all remote sources; None if all are local."""
-    remote = [part for part in opened if not part.store.reads_ahead]
+    """Return the threads for the requests of all remote sources; None if none waits for threads."""
+    remote = [part for part in opened if part.waits]
     if not remote:
         return None
     deadline_seconds = max(unwrap_retries(part.store)[1].deadline_seconds for part in remote)

@@ -59,6 +59,10 @@ class Counters:
     Scans of remote shards made ``num_scan_requests`` of ``scanned_bytes``, with ``num_scan_retries``; the requests and
     retries above do not include them.
 
+    Frames of videos (`Dataset.decode_frames`): ``num_frames`` were delivered, and
+    ``num_decoded_frames`` decoded from ``video_bytes``, which ``num_video_reads`` read. ``served_video_bytes`` more
+    were needed and still in memory, at most ``peak_video_bytes`` at a time.
+
     Workers of a loader sent ``num_unshared_batches`` through a pipe, which is slower, because shared memory was full.
 
     ``peak_held_bytes`` is the most bytes held in arrived chunks, read ahead or in use. ``peak_claimed_bytes`` is the
@@ -115,6 +119,12 @@ class Counters:
     index_wait_seconds: float = 0.0
     from_scans_bytes: int = 0
     not_kept_bytes: int = 0
+    num_frames: int = 0
+    num_decoded_frames: int = 0
+    num_video_reads: int = 0
+    video_bytes: int = 0
+    served_video_bytes: int = 0
+    peak_video_bytes: int = 0
     num_scan_requests: int = 0
     num_scan_retries: int = 0
     scanned_bytes: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
-from shoal.plugins.doors import Door
+from shoal.plugins.doors import Door, names
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.http.http_client import say_what_is_faster
 from shoal.storage.http.http_options import positive_seconds
@@ -90,7 +90,8 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     if (filesystem_of_scheme := filesystem_for(scheme, options)) is not None:
         return FileSystemStore(filesystem_of_scheme)
     msg = f"{shown}: no store knows the scheme {scheme}://"
-    more = "".join(f", {other}://" for other in STORES if other not in STORES.own)
+    tables = (other for other in names("shoal.tables") if not other.startswith("."))
+    more = "".join(f", {other}://" for other in (*(other for other in STORES if other not in STORES.own), *tables))
     hint = f"shoal reads http(s)://, s3://, gs://, az://, memory://{more}, and paths; with fsspec also its schemes"
     raise SourceError(msg, hint=hint)
 

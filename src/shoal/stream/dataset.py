@@ -21,13 +21,13 @@ from shoal.stream.choosing.map_view import MapView
 from shoal.stream.ranks import Ranks
 from shoal.stream.reporters import check_reporter
 from shoal.stream.verbs.dataset_requests import count_of, order_request
+from shoal.stream.verbs.frame_verbs import FrameVerbs
 from shoal.stream.verbs.growth_verbs import GrowthVerbs
 from shoal.stream.verbs.order_questions import OrderQuestions
-from shoal.stream.verbs.window_verbs import WindowVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 
-class Dataset(WindowVerbs, GrowthVerbs, OrderQuestions):
+class Dataset(FrameVerbs, GrowthVerbs, OrderQuestions):
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset

@@ -17,7 +17,7 @@ from shoal.indexing.opened_dataset import refuse_empty
 from shoal.indexing.tables.snapshot_protocol import WantedVersion
 from shoal.pipeline.sample_columns.added_columns import ColumnsLike, opened_with_columns
 from shoal.pipeline.sample_columns.appended_columns import columns_as_in
-from shoal.reading.cache.cached_ranges import chunk_cache_of
+from shoal.reading.cache.cached_ranges import check_cacheable, chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
@@ -150,6 +150,8 @@ def _open_shards(
     refuse_empty(opened.index, printed(source))
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
+    if cache:
+        check_cacheable(opened.format)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     named = {name: value for name, value in arguments.items() if name != "wanted"}
     latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **named)

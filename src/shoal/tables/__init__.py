@@ -1,1 +1,1 @@
-"""Tables of Delta Lake, Iceberg and Hudi: a version of a table is resolved to Parquet files and their columns."""
+"""Tables with versions, LeRobot datasets, and datasets of the Hub: a version is resolved to files and their columns."""

@@ -46,7 +46,7 @@ def check_append_arguments(arguments: argparse.Namespace) -> None:
 def append(
     arguments: argparse.Namespace, target: IndexOutput, before: Index | None, described: Described, store: Store
 ) -> Index:
-    """Return the index of the target with new shards, and say what was appended and left out."""
+    """Return the index of the target with new shards, and print the appended shards and the missing shards."""
     if before is None:
         msg = f"{printable(target.path)}: there is no index to append to"
         raise UsageError(msg, hint="`shoal index` without --append makes an index; --output names another file")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.formats.by_library.file_of_ranges import FileOfRanges
 from shoal.formats.compressed.packed_heads import number_of, packed, unusable
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
@@ -22,7 +23,6 @@ from shoal.formats.tables.extension_types import shaped_schema
 from shoal.formats.tables.parquet_groups import (
     KEPT,
     Group,
-    RangesOfFile,
     footer_of,
     groups_at,
     groups_of,
@@ -111,7 +111,7 @@ class Parquet(Format):
     def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> TableRecords:
         """Decode row groups and read only the pages of the wanted columns; raises `ShardError` as `parse`."""
         footer, groups = groups_at(span, end_byte, self.int96_unit)
-        ranges = RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        ranges = FileOfRanges(read, number_of(span.head, "num_bytes", shard=span.shard))
         with _decoding(groups, span, ranges):
             file = opened_file(ranges, footer.metadata, **footer.options)
             table = _rows_of(file, [group.number for group in groups], self.decoded_columns(file.schema_arrow, span))
@@ -120,7 +120,7 @@ class Parquet(Format):
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of row groups, a few per part; memory: some pages per column. Raises as `parse`."""
         footer, groups = groups_at(span, end_byte, self.int96_unit)
-        ranges = RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        ranges = FileOfRanges(read, number_of(span.head, "num_bytes", shard=span.shard))
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, footer.metadata.num_columns), 64 << 10), 1 << 20)
         with _decoding(groups, span, ranges):
             file = opened_file(ranges, footer.metadata, buffer_size=buffer_bytes, **footer.options)
@@ -163,7 +163,7 @@ class Parquet(Format):
     def schema(self, head: Mapping[str, Any]) -> Any:
         """Return the Arrow schema of a shard with all its columns."""
         try:
-            return shaped_schema(opened_file(RangesOfFile(no_bytes, 0), metadata_in(head)).schema_arrow)
+            return shaped_schema(opened_file(FileOfRanges(no_bytes, 0), metadata_in(head)).schema_arrow)
         except ValueError as error:
             raise unusable(KEPT, error) from None
 
@@ -203,7 +203,7 @@ def _rows_of(file: Any, numbers: Sequence[int], columns: Sequence[str] | None) -
 
 
 @contextmanager
-def _decoding(groups: Sequence[Group], span: Span, ranges: RangesOfFile | None = None) -> Iterator[None]:
+def _decoding(groups: Sequence[Group], span: Span, ranges: FileOfRanges | None = None) -> Iterator[None]:
     """Turn pyarrow's errors into `ShardError`, except the error of a failed read of ``ranges``."""
     try:
         yield

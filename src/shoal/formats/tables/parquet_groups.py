@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shoal.errors import ShardError
+from shoal.formats.by_library.file_of_ranges import FileOfRanges
 from shoal.formats.compressed.packed_heads import number_of, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span
 from shoal.formats.tables.arrow_types import arrow_library
@@ -65,38 +66,7 @@ class Footer(NamedTuple):
             return self.files.pop()
         except IndexError:
             loaded = _LoadedRange(_uncounted_bytes(self.metadata))
-            return loaded, opened_file(RangesOfFile(loaded.read, num_bytes), self.metadata, **self.options)
-
-
-class RangesOfFile(io.RawIOBase):
-    """A file of ``num_bytes`` bytes that reads ranges on demand; ``failure`` is the error of a failed read."""
-
-    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
-        self._read_range, self._num_bytes, self._position = read, num_bytes, 0
-        self.failure: Exception | None = None
-
-    def readable(self) -> bool:  # noqa: D102
-        return True
-
-    seekable = readable
-
-    def tell(self) -> int:  # noqa: D102  # as in io.RawIOBase
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:  # noqa: D102
-        self._position = offset + (0, self._position, self._num_bytes)[whence]
-        return self._position
-
-    def read(self, size: int | None = -1) -> Any:
-        """Return a buffer; pyarrow uses it without a copy."""
-        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
-        try:
-            data = self._read_range(self._position, end)
-        except Exception as error:
-            self.failure = error
-            raise
-        self._position = end
-        return data
+            return loaded, opened_file(FileOfRanges(loaded.read, num_bytes), self.metadata, **self.options)
 
 
 class _LoadedRange:
@@ -138,7 +108,7 @@ def _metadata(footer: bytes) -> Any:
     return pq.read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
 
 
-def opened_file(ranges: RangesOfFile, metadata: Any, **options: Any) -> Any:
+def opened_file(ranges: FileOfRanges, metadata: Any, **options: Any) -> Any:
     """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415  # optional, and slow to import
 
@@ -148,7 +118,7 @@ def opened_file(ranges: RangesOfFile, metadata: Any, **options: Any) -> Any:
 
 
 def no_bytes(begin: int, end: int, /) -> bytes:
-    """Refuse to read a range of a file of which only the footer is known."""
+    """Refuse to read a range: only the footer of the file is known."""
     raise OSError(f"bytes [{begin}, {end}) of a file were requested, but only the footer is known")
 
 

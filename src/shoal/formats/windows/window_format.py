@@ -18,7 +18,7 @@ from shoal.formats.windows.window_records import IS_PAD, WindowRecords, mask_nam
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
 
-_OTHER_INDEX = "the shards, or their index, are not those that the windows were made of: open the dataset again"
+_OTHER_INDEX = "the shards, or their index, have changed since the windows were made: open the dataset again"
 
 
 class _Extents(NamedTuple):
@@ -162,7 +162,7 @@ class Windows(Format):
         return {name: number for number, name in enumerate(self._index.shard_names)}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is computed again."""
+        """Leave out values that are computed again."""
         return {name: value for name, value in vars(self).items() if name != "_shard_numbers"}
 
 

@@ -17,7 +17,9 @@ from shoal.formats.shard_format import Format
 from shoal.index.assembly import SNAPSHOT
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.retry import with_retries
+from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.source import Source
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_of_url import open_store
@@ -52,7 +54,7 @@ CURRENT = WantedVersion()
 
 @dataclass(frozen=True)
 class TableRequest:
-    """A table, by directory or URL, and what is wanted of it."""
+    """A table, by directory or URL, and the wanted version."""
 
     root: str
     wanted: WantedVersion
@@ -64,6 +66,12 @@ class TableRequest:
         """The store that reads the files of the directory; made when it is needed, as a catalog has no directory."""
         return with_retries(open_store(self.root, self.storage_options), self.storage_options)
 
+    @property
+    def directory(self) -> str:
+        """The root as an absolute path or a URL; of no use if the root is a name in a catalog."""
+        path = local_path(self.root)
+        return path if scheme_of(path) else str(Path(expand_home(path)).absolute())
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -73,7 +81,8 @@ class Snapshot:
     accepts again. ``rows`` are facts about files by name, as JSON: partition values, for example. The head of a shard
     keeps the facts under ``"row"``, so that `Format.parse` finds them in its span. ``deleted`` are the numbers of
     deleted rows by name of file, ascending int64; only files with deleted rows are named. ``storage_options`` are the
-    options of the store of the files; None for the options of the request.
+    options of the store of the files; None for the options of the request. ``store`` reads the files, if the store of
+    their paths does not: a shard may be joined from many objects, for example. The store is pickled for workers.
     """
 
     source: Source
@@ -82,6 +91,7 @@ class Snapshot:
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     storage_options: Mapping[str, Any] | None = None
+    store: Store | None = None
 
     def rows_left(self, index: Index) -> Runs | None:
         """Return the samples of an index that the version has; None for all. O(samples) if some are deleted."""
@@ -127,7 +137,8 @@ class TableKind(Protocol):
     """A kind of table. A package registers a maker of it in the entry points ``shoal.tables``.
 
     The name of an entry point is the scheme of its tables (``delta://``); an entry point named by a suffix with its dot
-    (``.lance``) serves directories with this suffix.
+    (``.lance``) serves directories with this suffix. A kind whose scheme also names plain files has a method
+    ``claims(source: str) -> bool``, true for tables, and gets the whole name.
     """
 
     name: str

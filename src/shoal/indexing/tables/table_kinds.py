@@ -16,7 +16,8 @@ from shoal.storage.urls import scheme_of
 
 _KINDS: Door[TableKind] = Door("shoal.tables", {}, members=("name", "snapshot"))
 _SCHEMES_OF_STORES = frozenset(("", "file", "http", "https", "memory", *OBJECT_SCHEMES))
-_BY_SUFFIX: Door[TableKind] = Door(_KINDS.group, {}, members=("name", "snapshot"))
+# The entry point of a suffix is not named as its kind of table.
+_BY_SUFFIX: Door[TableKind] = Door(_KINDS.group, {}, members=("snapshot",))
 
 
 def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
@@ -30,7 +31,12 @@ def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
     text = texts[0].rstrip("/")
     scheme, name = scheme_of(text), text.lower()
     if scheme not in _SCHEMES_OF_STORES and scheme in _KINDS:
-        return _KINDS.make(scheme), text.removeprefix(f"{scheme}://")
+        kind = _KINDS.make(scheme)
+        # Other names of a scheme are files: hf://datasets/user/name/*.tar.
+        claims = getattr(kind, "claims", None)
+        if claims is None:
+            return kind, text.removeprefix(f"{scheme}://")
+        return (kind, text) if claims(texts[0]) else None
     own = next((suffix for suffix in _KINDS.own if suffix.startswith(".") and name.endswith(suffix)), None)
     suffix = own or splitext(name)[1]
     if suffix and suffix not in _suffixes_of_files() and suffix in _BY_SUFFIX:
@@ -41,7 +47,7 @@ def named_table(source: SourceLike) -> tuple[TableKind, str] | None:
 @lru_cache(maxsize=1)
 def _suffixes_of_files() -> frozenset[str]:
     """Return the suffixes that need no look at installed packages, which takes about 45 ms."""
-    last = (splitext(suffix)[1] for entry in FORMATS.values() for suffix in entry.suffixes)
+    last = (f".{suffix.rpartition('.')[2]}" for entry in FORMATS.values() for suffix in entry.suffixes)
     return frozenset((*last, INDEX_SUFFIX, ".json", ".yaml"))
 
 

@@ -76,7 +76,7 @@ class Gathering:
         self._numbers: dict[Kinds, int] = {}
         self._held: dict[int, _Held] = {}
         self._held_rows = self._held_bytes = 0
-        self._waits = not all(source.fetch.opened.store.reads_ahead for source in sources)
+        self._waits = any(source.fetch.opened.waits for source in sources)
         self._gapped: set[str] = set()  # columns whose units differ in kind; stored as cells from then on
 
     def read_ahead(self, units: NDArray[np.int64]) -> None:

@@ -40,7 +40,7 @@ from shoal.pipeline.sample_columns.column_parts import (
     part_of_values,
 )
 from shoal.pipeline.sample_columns.kept_parts import KeptParts
-from shoal.reading.checks.checked_reads import parse_again, parse_unit, read_unit, span_of
+from shoal.reading.checks.checked_reads import fetched_records, parse_again, parse_unit, read_unit, span_of
 from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, extent_of
@@ -284,6 +284,8 @@ class _SpanReader:
 
     def _records(self, read: UnitRead) -> Records:
         opened, stats = self._opened, RequestStats(Counters())
+        if not opened.format.needs_bytes:
+            return fetched_records(opened, [read], stats)[0]
         if self._fields is not None and opened.format.reads_fields:
             opened.check.check(read.shard, stats)
             whole = partial(opened.store.read_range, opened.paths[read.shard])

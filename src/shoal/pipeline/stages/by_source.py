@@ -17,6 +17,7 @@ from shoal.pipeline.stages.concurrent_functions import Begun
 from shoal.pipeline.stages.running import DecodeError, FieldError
 from shoal.pipeline.stages.stage import DROPPED, Stage, in_epoch
 from shoal.pipeline.stages.with_ids import WithIds
+from shoal.stats.counters import Counters
 
 NONE = "none"
 """The value of ``missing`` in `shoal.mix` that puts None in place of missing fields."""
@@ -124,6 +125,10 @@ class BySource(Stage):
     def counting(self, count: Callable[[int], None]) -> BySource:
         """Return this stage with the tokens of all sources counted."""
         return replace(self, stages=tuple(tuple(stage.counting(count) for stage in own) for own in self.stages))
+
+    def metered(self, counters: Counters) -> BySource:
+        """Return this stage with the counters of a run."""
+        return replace(self, stages=tuple(tuple(stage.metered(counters) for stage in own) for own in self.stages))
 
 
 @dataclass(frozen=True, slots=True)

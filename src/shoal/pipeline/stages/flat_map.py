@@ -11,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.pipeline.stages.callers import Callers
 from shoal.pipeline.stages.concurrent_functions import Begun
 from shoal.pipeline.stages.stage import DROPPED, Stage
+from shoal.stats.counters import Counters
 
 _SINGLE = (str, bytes, bytearray, memoryview, Mapping)
 
@@ -57,6 +58,10 @@ class _Around(Stage):
     def counting(self, count: Callable[[int], None]) -> Self:
         """Return this stage with a callback for the number of tokens."""
         return replace(self, stage=self.stage.counting(count))
+
+    def metered(self, counters: Counters) -> Self:
+        """Return this stage with the counters of a run."""
+        return replace(self, stage=self.stage.metered(counters))
 
     def blames_data(self, error: Exception) -> bool:
         """Return True if the error means that the sample is damaged."""

@@ -11,6 +11,7 @@ from shoal.pipeline.batch_rows import NextRows
 from shoal.pipeline.stages.running import DecodeError, FieldError
 from shoal.pipeline.stages.stage import Stage, in_epoch
 from shoal.reading.beside.partners import Partner, Together
+from shoal.stats.counters import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class JoinFields(Stage):
     def counting(self, count: Callable[[int], None]) -> JoinFields:
         """Return this stage with the tokens of partners counted."""
         return replace(self, stages=tuple(stage.counting(count) for stage in self.stages))
+
+    def metered(self, counters: Counters) -> JoinFields:
+        """Return this stage with the counters of a run."""
+        return replace(self, stages=tuple(stage.metered(counters) for stage in self.stages))
 
     def filling(self, rows: NextRows) -> JoinFields:
         """Return this stage with memory for the arrays of partners."""

@@ -10,6 +10,7 @@ from typing import Any
 from shoal.pipeline.batch_rows import NextRows
 from shoal.pipeline.stages.callers import Callers
 from shoal.pipeline.stages.concurrent_functions import Begun
+from shoal.stats.counters import Counters
 
 DROPPED = object()
 """Result of a filter for a sample that it rejects."""
@@ -91,6 +92,10 @@ class Stage(ABC):
 
     def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002
         """Return this stage with ``count``, a callback for the number of tokens of each sample."""
+        return self
+
+    def metered(self, counters: Counters) -> Stage:  # noqa: ARG002
+        """Return this stage with the counters of a run, if it counts more than tokens."""
         return self
 
     def filling(self, rows: NextRows) -> Stage:  # noqa: ARG002

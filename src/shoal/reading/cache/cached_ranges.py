@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.figures import parse_bytes
+from shoal.formats.shard_format import Format
 from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.cache.large_chunks import too_large
@@ -48,6 +49,13 @@ def chunk_cache_of(cache: Any, *, dataset: str) -> ChunkCache | None:
     chunk_cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep)
     record_chunk_cache(chunk_cache.path)
     return chunk_cache
+
+
+def check_cacheable(format: Format) -> None:  # noqa: A002
+    """Raise `UsageError` if a chunk cache would stay empty, because the format reads by itself."""
+    if not format.needs_bytes:
+        msg = f"cache= keeps the bytes of shards, but the library of {format.name} reads its samples by itself"
+        raise UsageError(msg, hint="leave out cache=, or copy the table to a local disk")
 
 
 def _settings(cache: Any) -> Mapping[str, Any]:

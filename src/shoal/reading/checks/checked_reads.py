@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -49,12 +49,15 @@ def read_unit(
 ) -> bytes:
     """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled.
 
-    ``stats`` counts requests to a remote store; the readers of local files count their reads. With ``verify``, compare
-    the bytes with the checksums of their extents. Bytes of a remote store were compared on arrival, perhaps long ago if
-    they are cached. Raises `ShardError`: a checksum differs, or the shard has changed; `StorageError`: the bytes could
-    not be read.
+    The bytes are empty if the format reads by itself. ``stats`` counts requests to a remote store; the readers of local
+    files count their reads. With ``verify``, compare the bytes with the checksums of their extents. Bytes of a remote
+    store were compared on arrival, perhaps long ago if they are cached. Raises `ShardError`: a checksum differs, or the
+    shard has changed; `StorageError`: the bytes could not be read.
     """
     path, store = opened.paths[read.shard], opened.store
+    if not opened.format.needs_bytes:
+        check_shard(opened, read.shard, stats)
+        return b""
     if not store.reads_ahead:
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))
         data = read_request(opened, stats, request, again=again)
@@ -78,8 +81,32 @@ def read_unit(
 
 def read_records(opened: Opened, read: UnitRead, stats: RequestStats) -> Records:
     """Read the samples of one unit on its own."""
+    if not opened.format.needs_bytes:
+        return fetched_records(opened, [read], stats)[0]
     data = read_unit(opened, read, stats=stats)
     return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, stats)
+
+
+def fetched_records(opened: Opened, reads: Sequence[UnitRead], stats: RequestStats) -> list[Records]:
+    """Return the samples of some units whose format reads by itself, with retries.
+
+    Raises `ShardError`: a shard has changed, or samples cannot be decoded; `StorageError`: samples could not be read
+    before the deadline.
+    """
+    num_bytes = sum(read.num_bytes for read in reads)
+    spans = [span_of(opened.index, read) for read in reads]
+
+    def once() -> list[Records]:
+        stats.began(num_bytes)
+        try:
+            return opened.format.parse_together(spans)
+        finally:
+            stats.ended(num_bytes)
+
+    for shard in {read.shard for read in reads}:
+        check_shard(opened, shard, stats)
+    what = partial(describe_read, opened.paths[reads[0].shard], reads[0].first_byte, reads[0].end_byte)
+    return retried(once, unwrap_retries(opened.store)[1], what=what)
 
 
 def read_request(

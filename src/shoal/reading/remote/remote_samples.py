@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from shoal.formats.shard_format import Sample
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.damaged_samples import Damaged, salvage_one
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.remote.remote_readers import Promise, RemoteReaders, SharedReading
+from shoal.reading.remote.fetching_readers import waiting_readers
+from shoal.reading.remote.remote_readers import SharedReading
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
@@ -45,7 +46,7 @@ class RemoteSamples:
         total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
         self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes, total=total)
         self._stats = RequestStats(counters)
-        self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
+        self._readers = waiting_readers(opened, counters, self._memory, options, requests)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
@@ -68,9 +69,9 @@ class RemoteSamples:
         """Stop; no thread is left when this returns."""
         self._readers.close()
 
-    def _requested(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Promise]]]:
+    def _requested(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Any]]]:
         """Yield the groups; before each, request as many later groups as fit into the read-ahead."""
-        requested: deque[tuple[_Group, list[Promise]]] = deque()
+        requested: deque[tuple[_Group, list[Any]]] = deque()
         for group in groups:
             # The caller is done with the oldest group when it asks for the next.
             while requested and not self._memory.has_room(group.num_bytes):

@@ -11,6 +11,8 @@ from shoal.errors import SourceError
 
 _LOG_DIRECTORIES = ("_delta_log", ".hoodie", "_spark_metadata", "_temporary")
 _PARTITION_OF_HUDI = ".hoodie_partition_metadata"
+# Files in the description of a LeRobot dataset (v3.0, v2.1); the rows are elsewhere, and frames in videos.
+_DESCRIBED_EPISODES = ("/meta/episodes/chunk-000/file-000.parquet", "/meta/episodes_stats.jsonl")
 
 
 class LoggedTableError(SourceError):
@@ -96,6 +98,8 @@ def _table_of(path: str, directory: str) -> _Table | None:
     elif "/_spark_metadata/" in below:
         mark, kind, words = "/_spark_metadata/", "", "the output of a streaming query of Spark"
         how = 'spark.read.parquet("...").inputFiles()'
+    elif below.endswith(_DESCRIBED_EPISODES):
+        mark, kind, words, how = "/meta/", "lerobot", "a LeRobot dataset", 'shoal.open("lerobot://...")'
     elif "/_temporary/" in below:
         mark, kind, words, how = "/_temporary/", "", "", ""
     else:

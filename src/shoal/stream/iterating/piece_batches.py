@@ -48,6 +48,7 @@ class PieceBatches:
         work, counters, options = spec.work, spec.counters, spec.work.options
         resolved, orders, stages = piece.resolved, piece.resolved.parts, in_epoch(work.pipeline.stages, spec.epoch)
         stages = stages if work.batcher.counts_tokens else _counting(stages, counters)
+        stages = tuple(stage.metered(counters) for stage in stages)
         timed, steps = counters.events.timed, steps_of(stages)
         pipeline = replace(work.pipeline, stages=timed(steps), batch_stages=timed(work.pipeline.batch_stages))
 

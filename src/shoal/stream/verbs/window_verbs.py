@@ -25,8 +25,8 @@ class WindowVerbs(StageVerbs):
         """Make samples of consecutive rows: windows of a time series, a recording or the episodes of a robot.
 
         A window is a sample: ids number the windows in the order of storage, and order, splits, columns, states and
-        certificates are those of windows. A window never crosses the border of an episode. Fields of numbers and of
-        arrays of one shape are stacked, shape (length, ...); other fields are lists. ``__key__`` is that of the anchor
+        certificates speak of windows. A window never crosses the border of an episode. Fields of numbers and of
+        arrays of one shape are stacked, shape (length, ...); other fields are lists. ``__key__`` names the anchor
         row, the first row of a plain window. Columns of the index have the value of the anchor row, whose id is the
         column ``anchor_row``. Call `windows` first, on stored rows; of selected rows, windows have only selected ones.
 

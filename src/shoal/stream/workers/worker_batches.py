@@ -20,7 +20,7 @@ from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
-from shoal.reading.cache.cached_ranges import cache_counts, chunk_cache_of, expect_windows
+from shoal.reading.cache.cached_ranges import cache_counts, check_cacheable, chunk_cache_of, expect_windows
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
@@ -208,6 +208,7 @@ def _sharing(
         window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
     budget = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * window_bytes), "keep": False}
     try:
+        check_cacheable(opened.format)
         shared = replace(opened, cache=chunk_cache_of(budget, dataset=opened.index.fingerprint))
         expect_windows(shared, resolved, world_size)
     except (UsageError, StorageError) as error:

@@ -1,0 +1,1 @@
+"""Parts of formats whose library opens files and decodes: shards as files, pieces of stored rows, rows of arrays."""

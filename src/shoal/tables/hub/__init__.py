@@ -1,0 +1,1 @@
+"""Datasets of the Hugging Face Hub, by name, revision and configuration."""

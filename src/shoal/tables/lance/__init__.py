@@ -1,0 +1,1 @@
+"""Lance tables, whose rows the library of Lance reads."""
