@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.stream.generations.arriving import Arriving, order_of, shuffled
+from tests.stream.generations.arriving import Arriving, order_of
 
 import shoal
 from shoal.stream.dataset import Dataset
@@ -53,6 +54,7 @@ class Run:
     arriving: Arriving
     names: Iterator[str]
     shards: list[str]
+    of_windows: bool = False
     following: list[str] = field(default_factory=list)
     epoch: int = 0
     done: int = 0
@@ -60,9 +62,23 @@ class Run:
     num_taken: int = 0
     orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
+    def _rows(self, source: Any) -> Dataset:
+        return shoal.open(source).windows(2, by=None) if self.of_windows else shoal.open(source)
+
+    def _dataset(self, source: Any) -> Dataset:
+        return self._rows(source).shuffle(seed=5, window="24KiB")
+
+    def _order(self) -> list[int]:
+        """The ids by position of the running epoch; of windows, the ids of their first rows."""
+        if not self.of_windows:
+            return order_of(self.arriving, self.shards, self.epoch)
+        windows = self._dataset(self.shards)
+        rows = windows.index_column("anchor_row")[windows.ids(self.epoch)]
+        return np.array(self.arriving.ids_in(self.shards))[rows].tolist()
+
     def leg(self, leg: Leg) -> None:
         ranks = [
-            shuffled(self.arriving.directory).batch(2).partition(rank=rank, world_size=leg.world_size)
+            self._dataset(self.arriving.directory).batch(2).partition(rank=rank, world_size=leg.world_size)
             for rank in range(leg.world_size)
         ]
         if self.state is None:
@@ -85,13 +101,13 @@ class Run:
         """Take a batch of each rank, and compare all of them with the positions that are next."""
         key = (self.epoch, len(self.shards))
         if key not in self.orders:
-            self.orders[key] = order_of(self.arriving, self.shards, self.epoch)
+            self.orders[key] = self._order()
         due = self.orders[key]
         batches = [next(iterator) for iterator in iterators]
         ids = [
             i
             for batch in batches
-            for i, again in zip(batch["id"].tolist(), batch.get("__pad__", [False] * len(batch["id"])), strict=True)
+            for i, again in zip(first_ids(batch), batch.get("__pad__", [False] * len(batch["id"])), strict=True)
             if not again
         ]
         self.num_taken += len(ids)
@@ -112,7 +128,7 @@ class Run:
         missing = [str(self.arriving.directory / name) for name in sorted(self.arriving.arrivals)]
         missing = [path for path in missing if path not in known]
         assert set(new) <= set(missing)
-        grown = shoal.open([*known, *missing])
+        grown = self._rows([*known, *missing])
         for iterator in iterators:
             iterator.close()
         ranks = [rank.extended(grown) for rank in ranks]
@@ -123,12 +139,18 @@ class Run:
         return ranks, [iter(rank) for rank in ranks]
 
 
-def check(legs: list[Leg], letters: list[str], first: int) -> None:
+def first_ids(batch: dict[str, Any]) -> list[int]:
+    """The ids of the samples of a batch; of windows, the ids of their first rows."""
+    ids = batch["id"] if batch["id"].ndim == 1 else batch["id"][:, 0]
+    return ids.tolist()
+
+
+def check(legs: list[Leg], letters: list[str], first: int, *, of_windows: bool = False) -> None:
     with tempfile.TemporaryDirectory() as home:
         names = iter([f"{letter}.jsonl" for letter in letters])
         arriving = Arriving(Path(home, "data"))
         arriving.arrive(sorted(next(names) for _ in range(first)), 6)
-        run = Run(arriving, names, [])
+        run = Run(arriving, names, [], of_windows)
         for number, leg in enumerate(legs):
             os.environ["SHOAL_CACHE_DIR"] = str(Path(home, f"cache-{number}"))
             run.leg(leg)
@@ -151,12 +173,22 @@ def test_each_epoch_reads_its_own_shards_once(
     check(legs, letters, first)
 
 
+@settings(max_examples=3, deadline=None, suppress_health_check=_CHECKS)
+@given(**_ARGUMENTS)
+def test_each_epoch_has_the_windows_of_its_own_shards_once(
+    legs: list[Leg], letters: list[str], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", os.environ["SHOAL_CACHE_DIR"])
+    check(legs, letters, first, of_windows=True)
+
+
 @pytest.mark.drill
+@pytest.mark.parametrize("of_windows", [False, True], ids=["samples", "windows"])
 @pytest.mark.timeout(1200)
 @settings(max_examples=150, deadline=None, suppress_health_check=_CHECKS)
 @given(**_ARGUMENTS)
 def test_each_epoch_reads_its_own_shards_once_in_many_runs(
-    legs: list[Leg], letters: list[str], first: int, monkeypatch: pytest.MonkeyPatch
+    legs: list[Leg], letters: list[str], first: int, of_windows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", os.environ["SHOAL_CACHE_DIR"])
-    check(legs, letters, first)
+    check(legs, letters, first, of_windows=of_windows)

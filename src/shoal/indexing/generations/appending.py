@@ -105,6 +105,14 @@ def append_shards(
     return Appended(appended(index, new, without=listed.missing), listed.new_names, dropped)
 
 
+def with_columns_of(newest: Opened, known: Opened, add_columns: AddColumns | None) -> Opened:
+    """Return a dataset with the columns that the index of an earlier version of it has."""
+    if add_columns is None or not known.index.columns.keys() - newest.index.columns.keys():
+        return newest
+    # No file has this index, so each worker gets a copy of it.
+    return replace(newest, index=add_columns(newest, known.index), index_path=None)
+
+
 def _refuse_changed(index: Index, source: Source, store: Store) -> None:
     """Raise `IndexFileError` for a known shard of another size; another time alone is checked at the first use."""
     numbers = {name: number for number, name in enumerate(index.shard_names)}

@@ -18,7 +18,7 @@ from shoal.errors import ShoalError, SourceError, StorageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
-from shoal.indexing.generations.appending import AddColumns, append_shards, compare_listing
+from shoal.indexing.generations.appending import AddColumns, append_shards, compare_listing, with_columns_of
 from shoal.indexing.index_files import bound_cache, load_index, save_index
 from shoal.indexing.manifests_beside import Described
 from shoal.indexing.open_source import described_shards, open_source, refuse_unfinished, shards_of
@@ -78,8 +78,7 @@ class RelistedSource:
             return opened
         _warn_of_missing(opened.index, [n for n, name in enumerate(opened.index.shard_names)
                                         if name not in set(again.index.shard_names)])  # fmt: skip
-        if self.add_columns is not None and opened.index.columns.keys() - again.index.columns.keys():
-            again = replace(again, index=self.add_columns(again, opened.index), index_path=None)
+        again = with_columns_of(again, opened, self.add_columns)
         return replace(again, cache=opened.cache, past=opened.past, latest=opened.latest)
 
     def _relisted(self, opened: Opened, described: Described) -> Opened:

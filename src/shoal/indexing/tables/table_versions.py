@@ -9,7 +9,7 @@ from functools import partial
 
 from shoal.errors import ShoalError, StateError
 from shoal.index.assembly import SNAPSHOT
-from shoal.indexing.generations.appending import AddColumns
+from shoal.indexing.generations.appending import AddColumns, with_columns_of
 from shoal.indexing.opened_dataset import Candidate, Known, Opened
 from shoal.indexing.tables.snapshot_protocol import WantedVersion, version_text
 
@@ -56,8 +56,7 @@ class TableVersions:
 
     def _as(self, opened: Opened, other: Opened) -> Opened:
         """Return another version with the cache, and the columns of the index, of an opened version."""
-        if opened.index.columns and self.add_columns is not None:
-            other = replace(other, index=self.add_columns(other, opened.index))
+        other = with_columns_of(other, opened, self.add_columns)
         return replace(other, cache=opened.cache, past=self, latest=self)
 
 

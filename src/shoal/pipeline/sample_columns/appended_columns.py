@@ -1,4 +1,4 @@
-"""The columns of an index, read from the samples of new shards."""
+"""The columns of an index in another index: values of known shards are copied, new shards are read."""
 
 from __future__ import annotations
 
@@ -6,23 +6,58 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
-from shoal.index.index_generations import TEXTS
+from shoal.index.assembly import subset
+from shoal.index.index_generations import TEXTS, appended
 from shoal.index.table import Index
 from shoal.indexing.checksums import record_checksums
+from shoal.indexing.generations.subset_of_shards import with_shards
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES, add_columns
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
 
 def columns_as_in(opened: Opened, index: Index, *, progress: Callable[[int, int], None] | None = None) -> Index:
-    """Return the index of ``opened``, new shards, with the columns of another index, of the same paths and types.
+    """Return the index of ``opened`` with the columns of another index, of the same paths and types.
 
-    A column without a recorded path, as of shards written by `shoal pack`, is the field of its name. Samples without a
-    value get the default value of the column. Raises the errors of `scan_columns`; `UsageError`: a column has other
-    types in the new shards.
+    Values of shards that are in both are copied; only the other shards are read. A column without a recorded path, as
+    of shards written by `shoal pack`, is the field of its name. Samples without a value get the default value of the
+    column. Raises the errors of `scan_columns`; `UsageError`: a column has other types in the new shards.
     """
+    known = _shards_in_both(opened.index, index)
+    if not known:
+        return _read_columns(opened, index, progress)
+    new = [number for number in range(opened.index.num_shards) if number not in known]
+    whole = subset(index, [*known.values()])
+    if new:
+        whole = appended(whole, _read_columns(with_shards(opened, new), index, progress))
+    whole = subset(whole, np.argsort([*known, *new]).tolist())
+    metadata = dict(opened.index.metadata)
+    for key in (TEXTS, COLUMN_SOURCES, "classes"):
+        if key in whole.metadata:
+            metadata[key] = {**metadata.get(key, {}), **whole.metadata[key]}
+    return replace(opened.index, columns={**opened.index.columns, **whole.columns}, metadata=metadata)
+
+
+def _shards_in_both(index: Index, other: Index) -> dict[int, int]:
+    """Return the number in ``other`` of each shard of an index that is the same there, by number."""
+    numbers = {name: number for number, name in enumerate(other.shard_names)}
+    pairs = {mine: numbers[name] for mine, name in enumerate(index.shard_names) if name in numbers}
+    return {mine: theirs for mine, theirs in pairs.items() if _identity(index, mine) == _identity(other, theirs)}
+
+
+def _identity(index: Index, shard: int) -> tuple[Any, ...]:
+    """Return what a shard has in an index, but for columns."""
+    rows = slice(*index.shard_first_extent[shard : shard + 2].tolist())
+    cut = (index.extent_num_samples[rows].tobytes(), index.extent_layout_crc[rows].tobytes())
+    return int(index.shard_bytes[shard]), index.shard_versions[shard], index.shard_heads.get(shard), cut
+
+
+def _read_columns(opened: Opened, index: Index, progress: Callable[[int, int], None] | None) -> Index:
+    """Return the index of ``opened`` with the columns of another index, read from all samples."""
     sources: Mapping[str, Mapping[str, Any]] = index.metadata.get(COLUMN_SOURCES, {})
     texts = index.metadata.get(TEXTS, {})
     own = [name for name in index.columns if name != RECORD_CRCS]

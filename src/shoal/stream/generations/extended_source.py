@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.indexing.generations.appending import with_columns_of
 from shoal.indexing.generations.derived_versions import with_rows
 from shoal.indexing.generations.relisted_source import RelistedSource
 from shoal.indexing.open_source import open_source
@@ -77,7 +78,8 @@ def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | N
     texts, is_single = texts_of(source)
     options = _options(part, storage_options)
     if is_single and texts[0].endswith(INDEX_SUFFIX):
-        return _NextPart(replace(open_source(source, storage_options=options), latest=part.latest), is_due=False)
+        following = with_columns_of(open_source(source, storage_options=options), part, columns_as_in)
+        return _NextPart(replace(following, latest=part.latest), is_due=False)
     latest = RelistedSource(source, format=part.format, storage_options=options, add_columns=columns_as_in)
     return _NextPart(replace(part, latest=latest), is_due=True)
 
