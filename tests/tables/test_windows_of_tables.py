@@ -45,11 +45,11 @@ def windows(root: str, **how: Any) -> shoal.Dataset:
 
 
 def taken(ds: shoal.Dataset) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for batch in ds:
         assert (np.diff(batch["n"], axis=1) == 1).all()
-        found += batch["n"][:, 0].tolist()
-    return found
+        numbers += batch["n"][:, 0].tolist()
+    return numbers
 
 
 def test_a_resumed_run_goes_on_with_windows_of_the_version_of_its_state(root: str, tmp_path: Path) -> None:

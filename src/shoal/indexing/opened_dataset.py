@@ -143,7 +143,7 @@ class Past(Protocol):
         """
 
     def tried(self, opened: Opened, known: Known) -> str:
-        """Return what `candidates` are, for the error: "the first 12 shards by name, the indexes of this machine"."""
+        """Describe the candidates for the error: "the first 12 shards by name, the indexes of this machine"."""
 
 
 class Latest(Protocol):

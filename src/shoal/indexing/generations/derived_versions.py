@@ -25,7 +25,7 @@ class DerivedVersions:
             yield Candidate(rows.words, fingerprint, partial(_made_again, opened, opened_rows))
 
     def tried(self, opened: Opened, known: Known) -> str:
-        """Return what `candidates` are, in words."""
+        """Describe the candidates."""
         derivation = _derivation_of(opened)
         if not derivation.recipe.can_repeat:
             return f"nothing, as {derivation.recipe.words} cannot be made of other rows"

@@ -65,7 +65,7 @@ class SubsetOfShards:
         yield from self._cached(opened, known)
 
     def tried(self, opened: Opened, known: Known) -> str:
-        """Return what `candidates` are, in words."""
+        """Describe the candidates."""
         sizes = " and ".join(f"{size:,}" for size in known.num_shards) or "1, 2, 3, ..."
         num_generations = len(generations_of(opened.index)) - 1
         generations = f"{counted(num_generations, 'generation')} that the index records"

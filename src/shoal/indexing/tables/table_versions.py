@@ -44,7 +44,7 @@ class TableVersions:
         return self._as(opened, past)
 
     def tried(self, opened: Opened, known: Known) -> str:  # noqa: ARG002
-        """Return what `candidates` are, in words."""
+        """Describe the candidates."""
         if not known.snapshot:
             return "nothing, as the state names no version of a table"
         return f"the version {_named(known)} of the table"

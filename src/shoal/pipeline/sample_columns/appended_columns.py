@@ -45,12 +45,12 @@ def columns_as_in(opened: Opened, index: Index, *, progress: Callable[[int, int]
 def _shards_in_both(index: Index, other: Index) -> dict[int, int]:
     """Return the number in ``other`` of each shard of an index that is the same there, by number."""
     numbers = {name: number for number, name in enumerate(other.shard_names)}
-    pairs = {mine: numbers[name] for mine, name in enumerate(index.shard_names) if name in numbers}
-    return {mine: theirs for mine, theirs in pairs.items() if _identity(index, mine) == _identity(other, theirs)}
+    pairs = [(number, numbers[name]) for number, name in enumerate(index.shard_names) if name in numbers]
+    return {number: there for number, there in pairs if _identity(index, number) == _identity(other, there)}
 
 
 def _identity(index: Index, shard: int) -> tuple[Any, ...]:
-    """Return what a shard has in an index, but for columns."""
+    """Return the fields of a shard in an index, without columns: equal fields are the same samples."""
     rows = slice(*index.shard_first_extent[shard : shard + 2].tolist())
     cut = (index.extent_num_samples[rows].tobytes(), index.extent_layout_crc[rows].tobytes())
     return int(index.shard_bytes[shard]), index.shard_versions[shard], index.shard_heads.get(shard), cut
