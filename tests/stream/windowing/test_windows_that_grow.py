@@ -15,9 +15,11 @@ import pytest
 import shoal
 from shoal.cli.main import main
 from shoal.errors import StateError, UsageError
+from shoal.formats.windows.row_offsets import WindowShape
 from shoal.indexing.opened_dataset import Known, Opened
 from shoal.pipeline.sample_columns import added_columns, column_scan
 from shoal.stream.dataset import Dataset
+from shoal.stream.derived.window_recipe import WindowRecipe
 from shoal.stream.generations.recovered_datasets import recovered_part
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -180,30 +182,48 @@ def test_a_state_goes_on_with_the_rows_that_it_knew_at_any_world_size(
 
 
 def test_choices_of_rows_and_of_windows_are_made_again(recordings: Recordings, elsewhere: Any) -> None:
+    """A choice of rows is made among the rows of the larger dataset, not among its windows."""
+    order = [1, 0, 2, 3]  # the shards by name, and then as they arrive
+
     def chosen(**how: Any) -> Dataset:
-        rows = shoal.open(recordings.directory, index_columns=["n"], **how)
-        few = rows.select(n=lambda n: n % ROWS > 0).windows(LENGTH, by="robot")
-        return few.select(anchor_row=lambda row: row % 2 == 0).shuffle(seed=1).batch(2)
+        rows = shoal.open(recordings.directory, index_columns=["n"], **how).select(n=lambda n: n % ROWS > 0).skip(2)
+        windows = rows.windows(LENGTH, by="robot")
+        return windows.select(anchor_row=lambda row: row % 2 == 0).shuffle(seed=1).batch(2)
 
     def due(num_shards: int) -> list[int]:
-        rows = range(2 * ROWS * num_shards)
-        in_window = [n for n in rows if n % ROWS > 0 and n % ROWS + LENGTH <= ROWS]
-        return [n for n in in_window if place_of(n) % 2 == 0]
-
-    def place_of(n: int) -> int:
-        """The row of a value: shards are sorted by name as far as they are listed together."""
-        shard, inside = divmod(n, 2 * ROWS)
-        return {0: 1, 1: 0}.get(shard, shard) * 2 * ROWS + inside
+        rows = [shard * 2 * ROWS + row for shard in order[:num_shards] for row in range(2 * ROWS)]
+        left = {place for place, n in enumerate(rows) if n % ROWS > 0} - {1, 2}
+        firsts = [place for place, n in enumerate(rows) if n % ROWS + LENGTH <= ROWS]
+        return sorted(rows[place] for place in firsts if place % 2 == 0 and {*range(place, place + LENGTH)} <= left)
 
     ds = chosen(follow=True)
     taken(ds, 1)
     state, left = ds.state_dict(), taken(loaded(ds, ds.state_dict()))
-    recordings.arrive("a.jsonl")
-    assert sorted(taken(ds)) == due(3)
+    for num_shards, name in ((3, "e.jsonl"), (4, "f.jsonl")):
+        recordings.arrive(name)
+        assert sorted(taken(ds)) == due(num_shards)
     elsewhere()
     ds = loaded(chosen(), state)
     assert taken(ds) == left
     assert sorted(taken(ds)) == due(2)
+
+
+def test_windows_that_grow_keep_their_cache(recordings: Recordings, tmp_path: Path) -> None:
+    ds = windows(recordings.directory, follow=True, cache=tmp_path / "chunks")
+    taken(ds)
+    recordings.arrive("a.jsonl")
+    taken(ds)
+    assert opened(ds).index.num_shards == 3
+    assert opened(ds).cache is not None
+
+
+def test_no_row_is_read_to_compare_a_candidate(recordings: Recordings, scanned: list[tuple[str, ...]]) -> None:
+    rows = opened(shoal.open(recordings.directory))
+    assert WindowRecipe(WindowShape(length=LENGTH), "robot").fingerprint(rows) == ""
+    assert not scanned
+    part = opened(windows(recordings.directory))
+    assert part.derivation is not None
+    assert part.derivation.recipe.fingerprint(part.derivation.rows) == part.index.fingerprint
 
 
 def test_a_rank_takes_the_shards_that_another_rank_names(recordings: Recordings) -> None:
@@ -329,5 +349,8 @@ class TestRefused:
         for source in (None, recordings.directory, shoal.open(recordings.paths())):
             with pytest.raises(UsageError, match="join\\(\\) has matched the samples"):
                 joined.extended(source)
+        state = shoal.open(recordings.paths(2)).join(right.rename(other="robot"), on="n", how="left").state_dict()
+        with pytest.raises(StateError, match="tried: nothing, as the samples are joined with others"):
+            joined.load_state_dict(state)
         with pytest.raises(UsageError, match=r"this dataset grows \(extended\(\)\)"):
             shoal.open(recordings.paths(2)).extended(recordings.directory).join(right, on="n")
