@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.index.assembly import SNAPSHOT
 from shoal.indexing.generations.relisted_source import RelistedSource
 from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
@@ -72,6 +73,8 @@ def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | N
     options = _options(part, storage_options)
     if is_single and texts[0].endswith(INDEX_SUFFIX):
         return _NextPart(replace(open_source(source, storage_options=options), latest=part.latest), is_due=False)
+    if SNAPSHOT in part.index.metadata:  # a table says itself which files it has now
+        return _NextPart(replace(part, latest=open_source(source, storage_options=options).latest), is_due=True)
     latest = RelistedSource(source, format=part.format, storage_options=options, add_columns=columns_as_in)
     return _NextPart(replace(part, latest=latest), is_due=True)
 
