@@ -1,4 +1,4 @@
-"""A job that follows its source is killed while shards arrive, and goes on at other sizes on another machine."""
+"""A job is killed while its source changes, and goes on at other sizes on another machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from tests.stream.generations.arriving import Arriving
 
@@ -60,6 +61,44 @@ def test_each_epoch_has_its_shards_once_through_kills_and_arrivals(tmp_path: Pat
     assert sizes == sorted(sizes)
     assert sizes[-1] > sizes[0]
     assert (shards[-1] if isinstance(shards, list) else shards) <= len(arriving.arrivals)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+def test_each_epoch_has_its_version_once_through_kills_and_writes(tmp_path: Path) -> None:
+    """Rows are appended, deleted and rewritten meanwhile: the run that began with a version ends with it."""
+    deltalake = pytest.importorskip("deltalake")
+    table, draw, num_rows = str(tmp_path / "data"), random.Random(0), 44
+    for first in range(0, num_rows, 11):
+        deltalake.write_deltalake(table, rows(range(first, first + 11)), mode="append")
+    delivered: dict[int, list[int]] = {}
+    new_ids = itertools.count(1000)
+    for number, (world_size, num_workers, steps) in enumerate(LEGS):
+        ranks = [start(tmp_path, number, rank, world_size, num_workers, steps) for rank in range(world_size)]
+        while any(rank.poll() is None for rank in ranks):
+            # The first leg has one version to begin with; a run that is resumed finds its version.
+            if number and draw.random() < 0.3:
+                deltalake.write_deltalake(table, rows([next(new_ids), next(new_ids)]), mode="append")
+                deltalake.DeltaTable(table).delete(f"id = {draw.randrange(num_rows)}")
+            time.sleep(0.7)
+        logs = [(tmp_path / f"log-{number}-{rank}.txt").read_text() for rank in range(world_size)]
+        assert [rank.returncode for rank in ranks] == [-9] * world_size, logs
+        for rank in range(world_size):
+            saved = json.loads((tmp_path / f"saved-{number}-{rank}.json").read_text())
+            assert saved["state"]["snapshot"] == '{"delta": 3}'
+            for epoch, ids in saved["delivered"]:
+                delivered.setdefault(epoch, []).extend(ids)
+    last = max(delivered)
+    assert last >= 2
+    assert deltalake.DeltaTable(table).version() > 5
+    for epoch, ids in delivered.items():
+        assert len(set(ids)) == len(ids)
+        assert set(ids) <= set(range(num_rows))
+        assert epoch == last or len(ids) == num_rows
+
+
+def rows(ids: Any) -> Any:
+    return pyarrow.table({"id": pyarrow.array(list(ids), pyarrow.int64())})
 
 
 def start(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> Any:

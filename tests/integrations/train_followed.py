@@ -1,4 +1,7 @@
-"""A rank of a toy run that follows its source, which saves its place and what it delivered after each step."""
+"""A rank of a toy run whose source changes, which saves its place and what it delivered after each step.
+
+It follows a directory of shards, or stays with the version of a table that it began with.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ SAVED_AT = 2  # steps before the end: what comes after the last checkpoint is lo
 
 
 def dataset(data: Path) -> shoal.Dataset:
-    return shoal.open(str(data), follow=True).shuffle(seed=11, window="32KiB").batch(4)
+    follows = not (data / "_delta_log").exists()
+    return shoal.open(str(data), follow=follows).shuffle(seed=11, window="32KiB").batch(4)
 
 
 def run(out: Path, number: int, num_workers: int, steps: int) -> None:
@@ -32,7 +36,7 @@ def run(out: Path, number: int, num_workers: int, steps: int) -> None:
     while steps_left:
         epoch = loader.dataset.epoch
         for batch in loader:
-            again = batch["__pad__"].tolist() if "__pad__" in batch else [False] * len(batch["text"])
+            again = batch["__pad__"].tolist() if "__pad__" in batch else [False] * len(batch["id"])
             ids = [i for i, is_repeat in zip(batch["id"].tolist(), again, strict=True) if not is_repeat]
             delivered.append((epoch, ids))
             steps_left -= 1

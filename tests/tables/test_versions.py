@@ -213,3 +213,13 @@ def test_iceberg_in_an_object_store_is_read_by_the_store(endpoint: str, tmp_path
     later.load_state_dict(state)
     assert len(numbers_of(later)) == 5
     assert sorted(numbers_of(later)) == list(range(8))
+
+
+def test_a_run_is_extended_by_the_name_of_its_table(root: str) -> None:
+    ds = shoal.open(root, version=0).shuffle(seed=1).batch(4)
+    iterator = iter(ds)
+    next(iterator)
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    more = ds.extended(root)
+    assert sum(map(len, batches(more))) == 20  # what is left of the running epoch
+    assert sorted(numbers_of(more)) == [*range(24), *range(100, 120)]

@@ -78,7 +78,8 @@ def test_followed_windows_take_the_newest_version(root: str) -> None:
     assert ds.state_dict()["snapshot"] == '{"delta": 1}'
     fixed = windows(root, version=0, follow=True)
     assert sorted(taken(fixed)) == sorted(taken(fixed)) == firsts(0, 4)
-    assert sorted(taken(fixed.extended(shoal.open(root).windows(LENGTH)))) == firsts(0, 6)
+    for source in (root, shoal.open(root).windows(LENGTH)):
+        assert sorted(taken(fixed.extended(source))) == firsts(0, 6)
 
 
 def test_only_new_files_are_read_for_the_episodes_of_a_version(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +101,9 @@ def test_only_new_files_are_read_for_the_episodes_of_a_version(root: str, monkey
     column = ds.stream.opened.index.columns["episode_index"]
     assert column.tolist() == [n // ROWS for n in ds.stream.opened.index.columns["anchor_row"]]
     assert scanned == [7 * ROWS, 2 * ROWS, ROWS]
+    deltalake.write_deltalake(root, episodes(20, 21), mode="append")
+    assert len(taken(ds.extended(root))) == len(firsts(0, 9))
+    assert scanned[3:] == [ROWS]
 
 
 def test_windows_of_a_lost_version_are_refused_with_both_versions(root: str) -> None:

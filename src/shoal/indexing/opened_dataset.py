@@ -17,6 +17,7 @@ from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.alignment.kept_alignments import KeptAlignment
 from shoal.indexing.changed_shards import ShardCheck
+from shoal.indexing.tables.snapshot_protocol import version_text
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.store_protocol import Store
@@ -222,9 +223,18 @@ class Opened:
         return self
 
     def words(self, num_samples: Callable[[], str]) -> str:
-        """Return the number of samples and shards, and their format."""
-        words = f"{num_samples()} of {counted(self.index.num_shards, f'{self.index.format} shard')}"
+        """Return the number of samples and shards, and their format; or the files of a table, and its version."""
+        words = f"{num_samples()} of {self._shards}"
         return words if self.derivation is None else f"{words}, {self.derivation.words}"
+
+    @property
+    def _shards(self) -> str:
+        num_shards, version = self.index.num_shards, self.index.metadata.get(SNAPSHOT)
+        if version is None:
+            return counted(num_shards, f"{self.index.format} shard")
+        num_left_out = sum(self.left_out.values())
+        left_out = f", {counted(num_left_out, 'file')} left out" if num_left_out else ""
+        return f"{counted(num_shards, 'file')} of {version_text(version)}{left_out}"
 
     def one(self, verb: str) -> Opened:  # noqa: ARG002
         """Return the dataset; only a mixture raises `UsageError`."""

@@ -22,10 +22,10 @@ from shoal.tables.table_requests import (
     needs,
     path_below,
     predicate_of,
+    pruned,
     refuse_split,
     refuse_version_and_time,
     root_of,
-    say_pruned,
     source_of,
     source_of_nothing,
     time_of,
@@ -59,8 +59,8 @@ class DeltaLake:
             columns = columns_of(arrow_library("Delta Lake").schema(table.schema().to_arrow()), _stored_as)
         rows = sorted(adds.to_pylist(), key=lambda row: (row["modification_time"], row["path"]))
         paths = {row["path"]: path_below(root, unquote(row["path"])) for row in rows}
+        num_files = len(paths)
         if kept is not None:
-            say_pruned(request, sum(path in kept for path in paths.values()), len(paths))
             paths = {name: path for name, path in paths.items() if path in kept}
         is_by_id = table.metadata().configuration.get("delta.columnMapping.mode") == "id"
         form = TableParquet([column.as_json() for column in columns], by_id=is_by_id)
@@ -72,7 +72,7 @@ class DeltaLake:
         constants = {names[name]: {CONSTANTS: values} for name, values in _partitions(adds).items() if name in names}
         with _errors_of(request):
             deleted = _deleted(table, dict(zip(source.paths, source.names, strict=True)))
-        return Snapshot(source, form, version, constants, deleted)
+        return Snapshot(pruned(request, source, num_files), form, version, constants, deleted)
 
 
 def _table(request: TableRequest) -> Any:

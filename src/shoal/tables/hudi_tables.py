@@ -19,10 +19,10 @@ from shoal.tables.table_requests import (
     needs,
     path_below,
     predicate_of,
+    pruned,
     refuse_split,
     refuse_version_and_time,
     root_of,
-    say_pruned,
     source_of,
     source_of_nothing,
     time_of,
@@ -64,13 +64,12 @@ class Hudi:
             msg = f"{shown}: {len(logs)} log files of this Hudi table are not merged with their base files: {logs[0]}"
             raise SourceError(msg, hint=_COMPACT)
         slices.sort(key=lambda one: (one.creation_instant_time, one.base_file_relative_path()))
-        say_pruned(request, len(slices), len(every))
         paths = [path_below(root, one.base_file_relative_path()) for one in slices]
         if other := next((path for path in paths if not path.endswith(".parquet")), None):
             msg = f"{shown}: the base file {other} is not Parquet"
             raise SourceError(msg, hint="set hoodie.table.base.file.format to PARQUET, and write the table again")
         source = source_of(request.root, root, paths) if paths else source_of_nothing(request.root)
-        return Snapshot(source, form, version)
+        return Snapshot(pruned(request, source, len(every)), form, version)
 
 
 def _table(request: TableRequest, root: str) -> Any:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -107,11 +108,14 @@ def path_below(root: str, path: str) -> str:
     return _local(path) if scheme_of(path) or path.startswith("/") else join(root, path)
 
 
-def say_pruned(request: TableRequest, num_kept: int, num_files: int) -> None:
-    """Log how many files the predicate leaves out."""
-    if request.wanted.predicate is not None:
-        text = "%s: predicate= leaves out %d of %d files by their statistics; rows of the other files are not filtered"
-        _log.info(text, without_secrets(request.root), num_files - num_kept, num_files)
+def pruned(request: TableRequest, source: Source, num_files: int) -> Source:
+    """Return the source with the number of files that the predicate leaves out, and log this number."""
+    if request.wanted.predicate is None:
+        return source
+    num_left_out = num_files - len(source.paths)
+    text = "%s: predicate= leaves out %d of %d files by their statistics; rows of the other files are not filtered"
+    _log.info(text, without_secrets(request.root), num_left_out, num_files)
+    return replace(source, left_out={".parquet": num_left_out} if num_left_out else {})
 
 
 def _local(path: str) -> str:

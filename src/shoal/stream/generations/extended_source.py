@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.index.assembly import SNAPSHOT
 from shoal.indexing.generations.appending import with_columns_of
 from shoal.indexing.generations.derived_versions import with_rows
 from shoal.indexing.generations.relisted_source import RelistedSource
-from shoal.indexing.open_source import open_source
+from shoal.indexing.open_source import find_source, open_source
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.pipeline.sample_columns.appended_columns import columns_as_in
 from shoal.storage.sources.shard_selection import INDEX_SUFFIX
@@ -80,6 +81,9 @@ def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | N
     if is_single and texts[0].endswith(INDEX_SUFFIX):
         following = with_columns_of(open_source(source, storage_options=options), part, columns_as_in)
         return _NextPart(replace(following, latest=part.latest), is_due=False)
+    if SNAPSHOT in part.index.metadata:  # a table says itself which files it has now
+        newest = find_source(source, storage_options=options, add_columns=columns_as_in).whole
+        return _NextPart(replace(part, latest=newest.latest), is_due=True)
     latest = RelistedSource(source, format=part.format, storage_options=options, add_columns=columns_as_in)
     return _NextPart(replace(part, latest=latest), is_due=True)
 

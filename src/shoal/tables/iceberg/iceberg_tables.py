@@ -16,9 +16,9 @@ from shoal.tables.table_columns import constant_text
 from shoal.tables.table_parquet import ABSENT, TableParquet
 from shoal.tables.table_requests import (
     path_below,
+    pruned,
     refuse_split,
     refuse_version_and_time,
-    say_pruned,
     source_of,
     source_of_nothing,
     time_of,
@@ -53,7 +53,6 @@ class Iceberg:
         refuse_equality_deletes(entries.deletes, shown)
         tasks = _planned(scan, row_filter(request, schema, table.schema()), request)
         tasks.sort(key=lambda task: entries.place(task.file.file_path))
-        say_pruned(request, len(tasks), len(entries.sequence))
         _refuse_formats(tasks, shown)
         if not tasks:
             return Snapshot(source_of_nothing(request.root), form, version)
@@ -62,6 +61,7 @@ class Iceberg:
         names = dict(zip(paths, source.names, strict=True))
         rows = {names[task.file.file_path]: row for task in tasks if (row := _row(task.file, table, schema))}
         deleted = {names[path]: numbers for path, numbers in deleted_rows(tasks, table.io).items()}
+        source = pruned(request, source, len(entries.sequence))
         return Snapshot(source, form, version, rows, deleted, options)
 
 
