@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow
+import pyarrow as pa
 import pytest
 from tests.stream.generations.arriving import Arriving
 
@@ -98,7 +98,7 @@ def test_each_epoch_has_its_version_once_through_kills_and_writes(tmp_path: Path
 
 
 def rows(ids: Any) -> Any:
-    return pyarrow.table({"id": pyarrow.array(list(ids), pyarrow.int64())})
+    return pa.table({"id": pa.array(list(ids), pa.int64())})
 
 
 def start(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> Any:
