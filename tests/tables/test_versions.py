@@ -131,7 +131,7 @@ def test_a_mixture_goes_on_with_the_versions_of_its_tables(root: str, tmp_path: 
     iterator = iter(ds)
     next(iterator)
     state, rest = iterator.state_dict(), [batch["n"].tolist() for batch in iterator]
-    assert state["snapshot"] == {"a": '{"delta": 0}', "b": '{"delta": 0}'}
+    assert state["snapshot"] == {"a": '{"delta": 1}', "b": '{"delta": 0}'}
     deltalake.DeltaTable(other).delete("n = 105")
     later = mixed()
     later.load_state_dict(state)
@@ -213,3 +213,26 @@ def test_iceberg_in_an_object_store_is_read_by_the_store(endpoint: str, tmp_path
     later.load_state_dict(state)
     assert len(numbers_of(later)) == 5
     assert sorted(numbers_of(later)) == list(range(8))
+
+
+@pytest.mark.parametrize("form", ["nothing", "directory", "scheme", "dataset"])
+def test_a_table_is_extended_by_a_later_version(root: str, form: str) -> None:
+    ds = shoal.open(root, index_columns=["n"]).shuffle(seed=1).batch(4)
+    next(iter(ds))
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    source = {"nothing": None, "directory": root, "scheme": f"delta://{root}", "dataset": shoal.open(root)}[form]
+    extended = ds.extended(source)
+    assert extended.state_dict()["next"]["snapshot"] == '{"delta": 1}'
+    assert len(numbers_of(extended)) == 20
+    assert sorted(numbers_of(extended)) == [*range(24), *range(100, 120)]
+
+
+def test_a_table_of_a_mixture_is_extended_by_name(root: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    deltalake.write_deltalake(other, numbers(1000, 1024))
+    sources = {"a": shoal.open(root), "b": shoal.open(other)}
+    mixed = shoal.mix(sources, weights={"a": 1, "b": 1}).shuffle(seed=1).batch(4)
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    extended = mixed.extended({"a": root})
+    assert extended.state_dict()["snapshot"] == {"a": '{"delta": 1}', "b": '{"delta": 0}'}
+    assert {*numbers_of(extended)} & {*range(100, 120)}

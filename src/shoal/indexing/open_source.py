@@ -235,7 +235,7 @@ class _Finding:
         snapshot = kind.snapshot(TableRequest(root, wanted, split, dict(self.storage_options or {})))
         source = snapshot.source
         reopen = partial(open_table, replace(self, progress=None, job_rank=None), kind, root, split)
-        versions = TableVersions(reopen, wanted, self.add_columns)
+        versions = TableVersions(reopen, wanted, self.add_columns, self.storage_options)
         if not source.paths:
             msg = f"{source.typed}: its version {version_text(snapshot.version)} has no files to read"
             raise SourceError(msg, hint="open another version=, or a predicate= that some files match")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shoal.errors import ShoalError, StateError
 from shoal.index.assembly import SNAPSHOT
@@ -17,12 +18,13 @@ from shoal.indexing.tables.snapshot_protocol import WantedVersion, version_text
 class TableVersions:
     """The `Past` and the `Latest` of a table: ``reopen`` opens a version, ``wanted`` is the version of the user.
 
-    ``add_columns`` reads the columns of the index that another version has.
+    ``add_columns`` reads the columns of the index that another version has. ``storage_options`` are those of the user.
     """
 
     reopen: Callable[[WantedVersion], Opened]
     wanted: WantedVersion
     add_columns: AddColumns | None = None
+    storage_options: Mapping[str, Any] | None = None
 
     def as_known(self, opened: Opened, known: Known) -> Recovered | None:
         """Return the version of the table that a state names; None if the state names none.

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.index.assembly import SNAPSHOT
 from shoal.indexing.generations.relisted_source import RelistedSource
-from shoal.indexing.open_source import open_source
+from shoal.indexing.open_source import find_source, open_source
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
+from shoal.indexing.tables.table_versions import TableVersions
 from shoal.pipeline.sample_columns.appended_columns import columns_as_in
 from shoal.storage.sources.shard_selection import INDEX_SUFFIX
 from shoal.storage.sources.source import texts_of
@@ -72,13 +74,18 @@ def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | N
     options = _options(part, storage_options)
     if is_single and texts[0].endswith(INDEX_SUFFIX):
         return _NextPart(replace(open_source(source, storage_options=options), latest=part.latest), is_due=False)
+    if SNAPSHOT in part.index.metadata:  # a table, whose kind knows its versions
+        table = find_source(source, storage_options=options, add_columns=columns_as_in).whole
+        return _NextPart(replace(part, latest=table.latest, past=table.past), is_due=True)
     latest = RelistedSource(source, format=part.format, storage_options=options, add_columns=columns_as_in)
     return _NextPart(replace(part, latest=latest), is_due=True)
 
 
 def _options(part: Opened, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     latest = part.latest
-    return latest.storage_options if storage_options is None and isinstance(latest, RelistedSource) else storage_options
+    if storage_options is None and isinstance(latest, RelistedSource | TableVersions):
+        return latest.storage_options
+    return storage_options
 
 
 def _check_names(sources: Mapping[str, Any], opened: OpenedDataset) -> None:
