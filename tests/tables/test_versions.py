@@ -131,7 +131,7 @@ def test_a_mixture_goes_on_with_the_versions_of_its_tables(root: str, tmp_path: 
     iterator = iter(ds)
     next(iterator)
     state, rest = iterator.state_dict(), [batch["n"].tolist() for batch in iterator]
-    assert state["snapshot"] == {"a": '{"delta": 1}', "b": '{"delta": 0}'}
+    assert state["snapshot"] == {"a": '{"delta": 0}', "b": '{"delta": 0}'}
     deltalake.DeltaTable(other).delete("n = 105")
     later = mixed()
     later.load_state_dict(state)
@@ -236,3 +236,35 @@ def test_a_table_of_a_mixture_is_extended_by_name(root: str, tmp_path: Path) -> 
     extended = mixed.extended({"a": root})
     assert extended.state_dict()["snapshot"] == {"a": '{"delta": 1}', "b": '{"delta": 0}'}
     assert {*numbers_of(extended)} & {*range(100, 120)}
+
+
+# ---- ranks
+
+
+def test_ranks_of_a_job_open_the_version_of_the_first(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    got: list[int] = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        got += numbers_of(shoal.open(root).shuffle(seed=1).batch(2))
+        deltalake.write_deltalake(root, numbers(100 + 20 * rank, 120 + 20 * rank), mode="append")
+    assert sorted(got) == list(range(24))
+    assert "version delta 0 is opened" in caplog.text
+    assert "the table is delta 1 now" in caplog.text
+    assert shoal.open(root, version=2).num_samples == 64
+    assert shoal.open(root, timestamp="2100-01-01").num_samples == 64  # another question, another decision
+
+
+def test_ranks_that_cannot_reach_each_other_are_warned(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    shoal.open(root, version=0)
+    assert not caplog.text
+    shoal.open(root)
+    assert "each of the 2 ranks opens the current version by itself, and this rank opens version delta 0" in caplog.text
