@@ -28,6 +28,7 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.choosing.sample_groups import KEY
 from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec
 from shoal.stream.derived.key_hashes import chosen_keys, comes_from_index, hashed_keys
+from shoal.stream.generations.followed_source import refuse_followed
 from shoal.stream.ranks import Ranks
 
 _log = logging.getLogger("shoal")
@@ -46,6 +47,8 @@ def joined_spec(left: DatasetSpec, right: DatasetSpec, *, on: Any, how: str, mis
     as_choice("join(how=)", how, HOW)
     as_choice("join(doubles=)", doubles, DOUBLES)
     _check_missing(missing, how)
+    refuse_followed(left, "join()")
+    refuse_followed(right, "join()")
     opened = _checked_left(left, how)
     other = _checked_right(right)
     aligned = _aligned(opened, other, right.stored, (left_on, right_on))

@@ -34,6 +34,7 @@ from shoal.stream.choosing.index_columns import column_of, words_of_column
 from shoal.stream.choosing.sample_groups import SHARD
 from shoal.stream.dataset_spec import CHOSEN, DatasetSpec, Refusal
 from shoal.stream.derived.window_arguments import given_episodes
+from shoal.stream.generations.followed_source import refuse_followed
 
 _log = logging.getLogger("shoal")
 
@@ -63,6 +64,7 @@ _STORED_ROWS = (
 
 def windowed_spec(spec: DatasetSpec, shape: WindowShape, by: Any) -> DatasetSpec:
     """Return the description of the windows of a dataset of rows; raises `UsageError`, see `shoal.Dataset.windows`."""
+    refuse_followed(spec, "windows()")
     rows = spec.opened.one("windows()")
     _check_rows(rows)
     spec.refuse("windows()", (*CHOSEN, *_STORED_ROWS))

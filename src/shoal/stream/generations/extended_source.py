@@ -49,6 +49,8 @@ def dataset_to_follow(
             raise UsageError(
                 msg, hint="extended(SOURCE): a directory, a list of shards, an index, or an opened dataset"
             )
+        for part in opened.parts:
+            _refuse_made(part)
         parts = [_NextPart(part, is_due=True) for part in opened.parts]
     else:
         if not isinstance(source, Mapping):
@@ -70,6 +72,7 @@ def dataset_to_follow(
 def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | None) -> _NextPart:
     if hasattr(source, "stream"):
         return _NextPart(source.stream.spec.opened.one("extended()"), is_due=False)
+    _refuse_made(part)
     texts, is_single = texts_of(source)
     options = _options(part, storage_options)
     if is_single and texts[0].endswith(INDEX_SUFFIX):
@@ -96,7 +99,7 @@ def _check_names(sources: Mapping[str, Any], opened: OpenedDataset) -> None:
 
 
 def _refuse_unlike(opened: OpenedDataset, following: OpenedDataset) -> None:
-    """Raise `UsageError` if the next dataset has other sources, or another format."""
+    """Raise `UsageError` if the next dataset has other sources, another format, or is not made of others as before."""
     if len(opened.parts) != len(following.parts):
         msg = f"extended(): the dataset has {len(opened.parts)} sources, but the next one has {len(following.parts)}"
         raise UsageError(msg, hint="extend a mixture by a mixture of the same sources, or by {NAME: SOURCE}")
@@ -104,3 +107,16 @@ def _refuse_unlike(opened: OpenedDataset, following: OpenedDataset) -> None:
         if one.index.format != next_one.index.format:
             msg = f"extended(): the shards are {one.index.format}, but the next ones are {next_one.index.format}"
             raise UsageError(msg, hint="shards of one dataset have one format; shoal.mix() mixes formats")
+        if len(one.companions) != len(next_one.companions) or bool(one.derivation) != bool(next_one.derivation):
+            msg = "extended(): only one of both datasets is made by join() or windows()"
+            raise UsageError(msg, hint=_MADE_HINT)
+
+
+_MADE_HINT = "make the next dataset in the same way: ds.extended(shoal.open(...).join(...))"
+
+
+def _refuse_made(part: Opened) -> None:
+    """Raise `UsageError` for samples that are made of others: the partners belong to the shards as they were."""
+    if part.companions or part.derivation:
+        msg = "extended() lists shards again, but this dataset is made of others by join() or windows()"
+        raise UsageError(msg, hint=_MADE_HINT)

@@ -43,6 +43,14 @@ def looked_again(opened: OpenedDataset, *, which: tuple[bool, ...]) -> OpenedDat
     return opened.with_parts(parts)
 
 
+def refuse_followed(spec: DatasetSpec, verb: str) -> None:
+    """Raise `UsageError` if a dataset looks for new shards, which the call ``verb`` cannot take."""
+    if any(spec.follows):
+        msg = f"{verb} makes samples of the shards that exist now, but open(follow=True) looks for new shards"
+        hint = "leave out follow=, and call extended() with a larger dataset that is made in the same way"
+        raise UsageError(msg, hint=hint)
+
+
 class ShardChange(NamedTuple):
     """The growth of a dataset: shards that came, and shards that left, with their samples."""
 
