@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,6 +237,24 @@ def test_a_table_of_a_mixture_is_extended_by_name(root: str, tmp_path: Path) -> 
     extended = mixed.extended({"a": root})
     assert extended.state_dict()["snapshot"] == {"a": '{"delta": 1}', "b": '{"delta": 0}'}
     assert {*numbers_of(extended)} & {*range(100, 120)}
+
+
+def _in_fork(root: str, errors: Any) -> None:
+    try:
+        shoal.open(root)
+    except BaseException as error:  # noqa: BLE001
+        errors.put(f"{type(error).__name__}: {error}")
+
+
+def test_a_forked_process_cannot_read_the_log_and_says_so(root: str) -> None:
+    context = multiprocessing.get_context("fork")
+    errors = context.Queue()
+    process = context.Process(target=_in_fork, args=(root, errors))
+    process.start()
+    text = errors.get(timeout=60)
+    process.join()
+    assert text.startswith("SourceError")
+    assert "forkserver" in text
 
 
 # ---- ranks
