@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,3 +224,76 @@ def test_a_run_is_extended_by_the_name_of_its_table(root: str) -> None:
     more = ds.extended(root)
     assert sum(map(len, batches(more))) == 20  # what is left of the running epoch
     assert sorted(numbers_of(more)) == [*range(24), *range(100, 120)]
+
+
+@pytest.mark.parametrize("form", ["nothing", "directory", "scheme", "dataset"])
+def test_a_table_is_extended_by_a_later_version(root: str, form: str) -> None:
+    ds = shoal.open(root, index_columns=["n"]).shuffle(seed=1).batch(4)
+    next(iter(ds))
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    source = {"nothing": None, "directory": root, "scheme": f"delta://{root}", "dataset": shoal.open(root)}[form]
+    extended = ds.extended(source)
+    assert extended.state_dict()["next"]["snapshot"] == '{"delta": 1}'
+    assert len(numbers_of(extended)) == 20
+    assert sorted(numbers_of(extended)) == [*range(24), *range(100, 120)]
+
+
+def test_a_table_of_a_mixture_is_extended_by_name(root: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    deltalake.write_deltalake(other, numbers(1000, 1024))
+    sources = {"a": shoal.open(root), "b": shoal.open(other)}
+    mixed = shoal.mix(sources, weights={"a": 1, "b": 1}).shuffle(seed=1).batch(4)
+    deltalake.write_deltalake(root, numbers(100, 120), mode="append")
+    extended = mixed.extended({"a": root})
+    assert extended.state_dict()["snapshot"] == {"a": '{"delta": 1}', "b": '{"delta": 0}'}
+    assert {*numbers_of(extended)} & {*range(100, 120)}
+
+
+def _in_fork(root: str, errors: Any) -> None:
+    try:
+        shoal.open(root)
+    except BaseException as error:  # noqa: BLE001
+        errors.put(f"{type(error).__name__}: {error}")
+
+
+def test_a_forked_process_cannot_read_the_log_and_says_so(root: str) -> None:
+    context = multiprocessing.get_context("fork")
+    errors = context.Queue()
+    process = context.Process(target=_in_fork, args=(root, errors))
+    process.start()
+    text = errors.get(timeout=60)
+    process.join()
+    assert text.startswith("SourceError")
+    assert "forkserver" in text
+
+
+# ---- ranks
+
+
+def test_ranks_of_a_job_open_the_version_of_the_first(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    got: list[int] = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        got += numbers_of(shoal.open(root).shuffle(seed=1).batch(2))
+        deltalake.write_deltalake(root, numbers(100 + 20 * rank, 120 + 20 * rank), mode="append")
+    assert sorted(got) == list(range(24))
+    assert "version delta 0 is opened" in caplog.text
+    assert "the table is delta 1 now" in caplog.text
+    assert shoal.open(root, version=2).num_samples == 64
+    assert shoal.open(root, timestamp="2100-01-01").num_samples == 64  # another question, another decision
+
+
+def test_ranks_that_cannot_reach_each_other_are_warned(
+    root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    shoal.open(root, version=0)
+    assert not caplog.text
+    shoal.open(root)
+    assert "each of the 2 ranks opens the current version by itself, and this rank opens version delta 0" in caplog.text

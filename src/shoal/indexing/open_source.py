@@ -46,6 +46,7 @@ from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, in_named_order
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
+from shoal.indexing.tables.agreed_versions import agreed_snapshot
 from shoal.indexing.tables.snapshot_protocol import (
     CURRENT,
     TableKind,
@@ -232,10 +233,11 @@ class _Finding:
         if self.format is not None:
             msg = f"{without_secrets(root)}: format= was given, but a table says how its files are read"
             raise SourceError(msg, hint="leave out format=")
-        snapshot = kind.snapshot(TableRequest(root, wanted, split, dict(self.storage_options or {})))
+        request = TableRequest(root, wanted, split, dict(self.storage_options or {}))
+        snapshot = agreed_snapshot(kind, request, self.job_rank)
         source = snapshot.source
         reopen = partial(open_table, replace(self, progress=None, job_rank=None), kind, root, split)
-        versions = TableVersions(reopen, wanted, self.add_columns)
+        versions = TableVersions(reopen, wanted, without_secrets(root), self.add_columns, self.storage_options)
         if not source.paths:
             msg = f"{source.typed}: its version {version_text(snapshot.version)} has no files to read"
             raise SourceError(msg, hint="open another version=, or a predicate= that some files match")

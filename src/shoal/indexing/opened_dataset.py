@@ -154,6 +154,11 @@ class Latest(Protocol):
     newest snapshot. A `Latest` must pickle.
     """
 
+    @property
+    def name(self) -> str:
+        """The name of the source, the same on all ranks that were given the same source."""
+        ...
+
     def look_again(self, opened: Opened) -> Opened:
         """Return the dataset that the source holds now; ``opened`` itself if nothing has changed.
 

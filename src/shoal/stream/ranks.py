@@ -19,7 +19,7 @@ from shoal.arguments import as_choice, with_type
 from shoal.errors import UsageError
 from shoal.order.partition import check_rank
 from shoal.pipeline.stages.context_slices import KINDS, ContextSlice
-from shoal.processes.job_rank import JobRank
+from shoal.processes.job_rank import LOCAL_SIZES, JobRank
 
 _HINT = ".partition(rank=..., world_size=...) overrides all launchers"
 
@@ -30,11 +30,6 @@ _OUTER = {
     "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     "PMI": ("PMI_RANK", "PMI_SIZE"),
 }
-# Ranks on this machine, by torchrun, Open MPI, MVAPICH, Intel MPI and SLURM.
-_LOCAL_SIZES = (
-    "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-    "SLURM_NTASKS_PER_NODE",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +148,7 @@ def job_rank(environment: Mapping[str, str] = os.environ) -> JobRank | None:
         rank, world_size = rank_and_world_size(None, environment)
     except UsageError:
         return None  # a caller that needs the rank raises the error
-    texts = (environment.get(name, "") for name in _LOCAL_SIZES)
+    texts = (environment.get(name, "") for name in LOCAL_SIZES)
     sizes = [int(text) for text in texts if text.isdecimal() and 0 < int(text) <= world_size]
     return JobRank(rank, world_size, sizes[0] if sizes else world_size) if world_size > 1 else None
 

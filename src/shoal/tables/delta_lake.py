@@ -124,6 +124,15 @@ def _errors_of(request: TableRequest) -> Iterator[None]:
         msg = f"{without_secrets(request.root)}: deltalake cannot read this version of the table: {reason:.400}"
         hint = "is there such a version? deltalake.DeltaTable(...).history() lists them; versions older than a "
         raise SourceError(msg, hint=f"{hint}clean-up of the log are lost") from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of Rust, no Exception: deltalake refuses forked processes by it
+            raise
+        msg = (
+            f"{without_secrets(request.root)}: deltalake cannot read the log here: {' '.join(str(error).split()):.200}"
+        )
+        raise SourceError(
+            msg, hint='workers that open a version start by multiprocessing_context="spawn" or "forkserver"'
+        ) from None
 
 
 def _refuse_features(table: Any, root: str) -> None:

@@ -220,3 +220,33 @@ def test_a_rank_that_sees_fewer_shards_looks_again(
     else:
         with pytest.raises(shoal.errors.StateError, match="does not see the shards that another rank took"):
             agreed_datasets.agreed(opened, look, two, epoch=1)
+
+
+class _Place:
+    """A place in this process where ranks decide one after another."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def first(self, name: str, value: bytes) -> bytes:
+        return self.values.setdefault(name, value)
+
+    def wait_for_all(self, name: str, rank: int, num_ranks: int, *, limit_seconds: float) -> list[int]:
+        return []
+
+
+def test_ranks_that_have_opened_different_shards_take_the_same(
+    arriving: Arriving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = _Place()
+    monkeypatch.setattr(agreed_datasets, "decisions_of", lambda _: place)
+    ranks = [followed(arriving).partition(rank=0, world_size=2)]
+    arriving.arrive(["a.jsonl"])
+    ranks.append(followed(arriving).partition(rank=1, world_size=2))
+    got = taken(ranks[0])
+    arriving.arrive(["c.jsonl"])
+    got += taken(ranks[1])
+    assert ranks[0].state_dict()["index"] == ranks[1].state_dict()["index"]
+    assert sorted(joined(got)) == list(range(27))
+    arriving.arrive(["0.jsonl"])
+    assert sorted(joined(taken(ranks[1]) + taken(ranks[0]))) == list(range(41))

@@ -28,9 +28,10 @@ from shoal.storage.cache_directory import cache_directory, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.files.machine_locks import machine_lock
 from shoal.storage.retry import retried, rule_of, with_retries
-from shoal.storage.sources.source import SourceLike, printed
+from shoal.storage.sources.source import SourceLike, printed, texts_of
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import in_store, open_store
+from shoal.storage.urls import without_secrets
 
 _log = logging.getLogger("shoal")
 
@@ -47,6 +48,14 @@ class RelistedSource:
     format: str | Format | None = None
     storage_options: Mapping[str, Any] | None = None
     add_columns: AddColumns | None = None
+
+    @property
+    def name(self) -> str:
+        """The source, split and index, as the user named them."""
+        texts = [without_secrets(text) for text in texts_of(self.source)[0]]
+        return json.dumps(
+            [texts, str(self.split), None if self.index is None else without_secrets(os.fspath(self.index))]
+        )
 
     def look_again(self, opened: Opened) -> Opened:
         """Return the dataset with the shards that the source has now; ``opened`` itself if they are the same.

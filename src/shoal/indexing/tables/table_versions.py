@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from shoal.errors import ShoalError, StateError
 from shoal.index.assembly import SNAPSHOT
@@ -18,12 +19,20 @@ from shoal.indexing.tables.snapshot_protocol import WantedVersion, version_text
 class TableVersions:
     """The `Past` and the `Latest` of a table: ``reopen`` opens a version, ``wanted`` is the version of the user.
 
-    ``add_columns`` reads the columns of the index that another version has.
+    ``root`` is the table as the user named it, without secrets. ``add_columns`` reads the columns of the index that
+    another version has. ``storage_options`` are those of the user.
     """
 
     reopen: Callable[[WantedVersion], Opened]
     wanted: WantedVersion
+    root: str
     add_columns: AddColumns | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The table and the wanted version."""
+        return json.dumps([self.root, str(self.wanted.version), self.wanted.timestamp, repr(self.wanted.predicate)])
 
     def candidates(self, opened: Opened, known: Known) -> Iterator[Candidate]:
         """Yield the version of the table that a state names; nothing if the state names none.

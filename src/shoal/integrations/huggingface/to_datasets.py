@@ -17,6 +17,7 @@ from shoal.pipeline.stages.chosen_fields import ToTuple
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.ranks import Ranks
+from shoal.stream.workers.foreign_loaders import refuse_followed
 
 # Divisible by every number of ranks up to 16, by all powers of two up to 1024, and by their products: the library deals
 # shards to ranks only if the number of ranks divides the number of shards; else each rank skips the others' examples.
@@ -54,6 +55,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         msg = f"to_hf() takes a shoal dataset; got {type(dataset).__name__}"
         raise UsageError(msg, hint="shoal.open(...).shuffle(...)")
     spec = dataset.stream.spec
+    refuse_followed(spec, "a Hugging Face dataset")
     if spec.batching is not None:
         msg = "Hugging Face datasets hold samples, but this dataset yields batches"
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")

@@ -20,7 +20,7 @@ from shoal.order.states.state_fields import WORKER
 from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_second_dealing
+from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_followed, refuse_second_dealing
 
 _SHARED_BYTES = 16_384  # a state has less than 1 KB
 _HEAD = np.dtype([("number", "<i8"), ("num_bytes", "<i4"), ("crc", "<u4")])
@@ -64,6 +64,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         if (batcher := dataset.stream.spec.batcher).counts_share:
             msg = f"{batcher.verb} fills batches from the samples of all workers, which other loaders keep apart"
             raise UsageError(msg, hint="shoal.torch.DataLoader(ds, num_workers=...)")
+        refuse_followed(dataset.stream.spec, "another loader")
         self.dataset = dataset
         self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers
         self._has_begun = False

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.stream.choosing.map_view import batches_of_ids
 from shoal.stream.dataset import Dataset
-from shoal.stream.workers.foreign_loaders import refuse_second_dealing
+from shoal.stream.workers.foreign_loaders import refuse_followed, refuse_second_dealing
 
 
 class BatchSampler:
@@ -28,6 +28,7 @@ class BatchSampler:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         _refuse_sequences(dataset, "a batch sampler")
+        _refuse_growth(dataset)
         if dataset.stream.spec.batching is None:
             msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
@@ -101,6 +102,7 @@ class Sampler:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         _refuse_sequences(dataset, "a sampler")
+        _refuse_growth(dataset)
         if dataset.stream.spec.batching is not None:
             msg = "a sampler yields single samples, but this dataset yields batches"
             raise UsageError(msg, hint="shoal.torch.BatchSampler(ds)")
@@ -133,3 +135,12 @@ def _refuse_sequences(dataset: Dataset, what: str) -> None:
     if rows.verb or rows.divider:
         does = f"{rows.verb} joins several samples" if rows.verb else f"{rows.divider} makes several of one"
         raise UsageError(f"{what} yields ids of samples, but {does}", hint="shoal.torch.DataLoader(ds)")
+
+
+def _refuse_growth(dataset: Dataset) -> None:
+    """Raise `UsageError` if ids of the sampler belong to another dataset than `Dataset.as_map`."""
+    spec, epoch = dataset.stream.spec, dataset.epoch
+    refuse_followed(spec, "the loader of a sampler")
+    if spec.in_epoch(epoch).coming is not None:
+        msg = f"epoch {epoch} reads another dataset than as_map(), which has the samples of the next epoch"
+        raise UsageError(msg, hint="shoal.torch.DataLoader(ds); or call extended() before the first sample of an epoch")

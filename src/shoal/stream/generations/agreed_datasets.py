@@ -40,9 +40,14 @@ def agreed(opened: OpenedDataset, look: Look, ranks: Ranks, *, epoch: int) -> Op
         return look(opened)
     decisions = decisions_of(world_size)
     latest = look(opened)
+    value = json.dumps([Known.of(part.index, with_names=True) for part in latest.parts]).encode()
     name = json.dumps([[part.index.fingerprint for part in opened.parts], epoch, world_size])
-    value = json.dumps([Known.of(part.index, with_names=True) for part in latest.parts])
-    decided = [_known(words) for words in json.loads(decisions.first(name, value.encode()))]
+    value = decisions.first(name, value)
+    if all(part.latest for part in opened.parts):
+        # A rank may have opened fewer shards than others. Machines with paths of their own have agreed by fingerprint.
+        name = json.dumps([[part.latest.name for part in opened.parts if part.latest], epoch, world_size])
+        value = decisions.first(name, value)
+    decided = [_known(words) for words in json.loads(value)]
     if missing := decisions.wait_for_all(name, rank, world_size, limit_seconds=_WAIT_SECONDS):
         msg = f"ranks {', '.join(map(str, missing))} of {world_size} did not come to the beginning of epoch {epoch} "
         msg += f"within {_WAIT_SECONDS:.0f} s, so it is unknown which shards they read"

@@ -15,6 +15,7 @@ from shoal.indexing.generations.derived_versions import with_rows
 from shoal.indexing.generations.relisted_source import RelistedSource
 from shoal.indexing.open_source import find_source, open_source
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
+from shoal.indexing.tables.table_versions import TableVersions
 from shoal.pipeline.sample_columns.appended_columns import columns_as_in
 from shoal.storage.sources.shard_selection import INDEX_SUFFIX
 from shoal.storage.sources.source import texts_of
@@ -83,14 +84,16 @@ def _next_part(part: Opened, source: Any, storage_options: Mapping[str, Any] | N
         return _NextPart(replace(following, latest=part.latest), is_due=False)
     if SNAPSHOT in part.index.metadata:  # a table says itself which files it has now
         newest = find_source(source, storage_options=options, add_columns=columns_as_in).whole
-        return _NextPart(replace(part, latest=newest.latest), is_due=True)
+        return _NextPart(replace(part, latest=newest.latest, past=newest.past), is_due=True)
     latest = RelistedSource(source, format=part.format, storage_options=options, add_columns=columns_as_in)
     return _NextPart(replace(part, latest=latest), is_due=True)
 
 
 def _options(part: Opened, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     latest = part.latest
-    return latest.storage_options if storage_options is None and isinstance(latest, RelistedSource) else storage_options
+    if storage_options is None and isinstance(latest, RelistedSource | TableVersions):
+        return latest.storage_options
+    return storage_options
 
 
 def _check_names(sources: Mapping[str, Any], opened: OpenedDataset) -> None:
@@ -110,7 +113,7 @@ def _growing(part: Opened) -> Opened:
 
 
 def _refuse_unlike(opened: OpenedDataset, following: OpenedDataset) -> None:
-    """Raise `UsageError` if the next dataset has other sources, or another format."""
+    """Raise `UsageError` if the next dataset has other sources, another format, or is not made of others as before."""
     if len(opened.parts) != len(following.parts):
         msg = f"extended(): the dataset has {len(opened.parts)} sources, but the next one has {len(following.parts)}"
         raise UsageError(msg, hint="extend a mixture by a mixture of the same sources, or by {NAME: SOURCE}")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from shoal.errors import UsageError
+from shoal.stream.dataset_spec import DatasetSpec
 
 _HINT = (
     "shoal.torch.DataLoader(ds.batch(...), num_workers=...) is exact; for a loader of another library use "
@@ -28,6 +29,17 @@ def refuse_as_list(depth: int = 2) -> None:
     if caller.startswith("torch.utils.data"):
         msg = "torch's DataLoader was given a shoal dataset, and reads it like a list: in storage order, on every rank"
         raise UsageError(msg, hint=_HINT)
+
+
+def refuse_followed(spec: DatasetSpec, loader: str) -> None:
+    """Raise `UsageError` if each worker of a loader would look for new shards by itself, and see other shards."""
+    if any(spec.follows):
+        msg = (
+            f"open(follow=True) looks for new shards at the beginning of each epoch, but each worker of {loader} would "
+        )
+        msg += "look by itself, and samples would be lost or repeated"
+        hint = "shoal.torch.DataLoader(ds, num_workers=...) looks once for all workers; or leave out follow=, and make "
+        raise UsageError(msg, hint=f"{hint}the loader of ds.extended() anew between epochs")
 
 
 def refuse_in_worker() -> None:
