@@ -46,8 +46,8 @@ def refuse_table(path: str, directory: str) -> None:
     hint = f"open the list of files that {table.how} gives"
     root = table.root.rstrip("/")
     if table.kind:
-        hint = "shoal.open() reads a version of it, and so do commands with --table-version; the files of "
-        hint += f"{table.how} may have rows that the version has deleted"
+        hint = "shoal.open() reads a version of it, and so do commands with --table-version; the list of "
+        hint += f"files that {table.how} gives may have rows that the version has deleted"
     if table.kind and root != directory.rstrip("/"):
         hint = f"open the table itself: {root}"
     raise LoggedTableError(msg, hint=hint, kind=table.kind, root=root)
