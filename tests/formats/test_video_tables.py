@@ -129,6 +129,19 @@ def test_any_frames_come_from_their_runs(kind: str) -> None:
         assert [number_in(found[times[each]]) for each in wanted] == [first, second]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux")
+def test_a_decoder_begins_no_threads() -> None:
+    data = written(**KINDS["mpeg4"])
+    table = table_of(data)
+    decoder, tasks = PacketDecoder(table), Path("/proc/self/task")
+    positions, sizes, times = (column.tolist() for column in table.packets[:3])
+    group = [(times[each], data[positions[each] : positions[each] + sizes[each]]) for each in range(2)]
+    before = {*tasks.iterdir()}
+    frames, _ = decoder.frames(group, [times[0]])
+    assert len(frames) == 1
+    assert {*tasks.iterdir()} == before
+
+
 def test_only_the_index_box_is_read() -> None:
     data = written("mpeg4", {"g": "4"})
     for place in ("begin", "end"):
