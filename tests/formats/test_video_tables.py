@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 import tempfile
 from collections.abc import Callable
 from fractions import Fraction
@@ -129,6 +130,19 @@ def test_any_frames_come_from_their_runs(kind: str) -> None:
         assert [number_in(found[times[each]]) for each in wanted] == [first, second]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux")
+def test_a_decoder_begins_no_threads() -> None:
+    data = written(**KINDS["mpeg4"])
+    table = table_of(data)
+    decoder, tasks = PacketDecoder(table), Path("/proc/self/task")
+    positions, sizes, times = (column.tolist() for column in table.packets[:3])
+    group = [(times[each], data[positions[each] : positions[each] + sizes[each]]) for each in range(2)]
+    before = {*tasks.iterdir()}
+    frames, _ = decoder.frames(group, [times[0]])
+    assert len(frames) == 1
+    assert {*tasks.iterdir()} == before
+
+
 def test_only_the_index_box_is_read() -> None:
     data = written("mpeg4", {"g": "4"})
     for place in ("begin", "end"):
@@ -190,6 +204,20 @@ def test_an_edit_list_moves_and_hides_frames() -> None:
     assert moved.first_packet(3) == 0
     with av.open(io.BytesIO(edited(data, cut))) as container:
         assert [frame.pts for frame in container.decode(video=0)][:4] == [0, step, 2 * step, 3 * step]
+
+
+def test_an_edit_list_beyond_64_bits_is_refused() -> None:
+    data = bytearray(written("mpeg4", {"g": "4", "bf": "0"}))
+    edits = struct.pack(">II" + 2 * "Qqi", 1 << 24, 2, 1 << 63, -1, 1, 100, 0, 1)
+    at = data.index(b"elst") + 4
+    end = at - 8 + int.from_bytes(data[at - 8 : at - 4], "big")
+    for kind in (b"elst", b"edts", b"trak", b"moov"):
+        size = data.index(kind) - 4
+        (num_bytes,) = struct.unpack_from(">I", data, size)
+        struct.pack_into(">I", data, size, num_bytes + len(edits) - (end - at))
+    data[at:end] = edits
+    with pytest.raises(VideoError, match="edit list"):
+        table_of(bytes(data))
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,36 @@ def test_it_mixes_with_files(form: ByItself, tmp_path: Path) -> None:
 def test_a_cache_of_bytes_is_refused(form: ByItself, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cache="):
         shoal.open(f"{tmp_path}/*.jsonl", format=form, cache=True)
+
+
+@pytest.mark.parametrize("order", ORDERS[:2], ids=["stored", "window"])
+@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+def test_windows_of_its_rows_read_no_bytes(order: Any, form: ByItself, tmp_path: Path) -> None:
+    def windows(**how: Any) -> shoal.Dataset:
+        ds = shoal.open(f"{tmp_path}/*.jsonl", **how).windows(7, stride=3, by=None).columns("number")
+        return ds if order is None else ds.shuffle(order, seed=3)
+
+    by_itself = windows(format=form)
+    assert [sample["number"].tolist() for sample in by_itself] == [sample["number"].tolist() for sample in windows()]
+    assert by_itself.stats()["num_requests"] > 0
+    form.threads.clear()
+    batches = [batch["number"].tolist() for batch in windows(format=form).batch(30)]
+    assert batches == [batch["number"].tolist() for batch in windows().batch(30)]
+    assert all(name.startswith("shoal-read") for name in form.threads)
+    with pytest.raises(UsageError, match="cache="):
+        shoal.open(f"{tmp_path}/*.jsonl", format=form, cache=True).windows(2, by=None)
+
+
+def test_windows_beside_its_damaged_rows_are_delivered(form: ByItself, tmp_path: Path) -> None:
+    class Damaged(ByItself):
+        def parse(self, buffer: Buffer, span: Span) -> Any:
+            first = len((self._directory / "1.jsonl").read_bytes()) // 2
+            last = span.first_byte + (span.sample_starts or [0])[-1]
+            if span.shard == "1.jsonl" and span.first_byte <= first < last:
+                raise ShardError("damaged", shard=span.shard)
+            return super().parse(buffer, span)
+
+    ds = shoal.open(f"{tmp_path}/*.jsonl", format=Damaged(tmp_path)).windows(3, by=None).reading(on_error="skip")
+    kept = [int(sample["number"][0]) for sample in ds]
+    assert ds.stats()["num_skipped"] == 3
+    assert len(kept) == ds.num_samples - 3

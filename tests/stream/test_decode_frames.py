@@ -157,6 +157,47 @@ def test_damage_is_skipped_and_counted(root: Path, tmp_path: Path) -> None:
     assert sorted(delivered + stats["skipped_ids"]) == list(range(ds.num_samples))
 
 
+def rewritten(root: Path, copy: Path, column: str, number: int, value: Any) -> Dataset:
+    """A copy of the dataset with another value in one row of the first file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shutil.copytree(root, copy)
+    path = min((copy / "data").rglob("*.parquet"))
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[number] = value
+    place = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(place, column, pa.array(values, table.schema.field(place).type)), path)
+    return shoal.open(f"lerobot://{copy}")
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), None, float("inf")])
+def test_a_row_whose_time_is_no_number_has_no_frame(seconds: float | None, root: Path, tmp_path: Path) -> None:
+    rows = rewritten(root, tmp_path / "copy", "timestamp", 3, seconds)
+    with pytest.raises(ShardError, match="no frame within"):
+        rows.decode_frames()[3]
+    skipping = rows.decode_frames().reading(on_error="skip")
+    assert [row["index"] for row in skipping] == [number for number in range(NUM_ROWS) if number != 3]
+    assert skipping.stats()["skipped_ids"] == [3]
+
+
+@pytest.mark.parametrize(("column", "value"), [("episode_index", None), ("episode_index", 99), ("task_index", None)])
+def test_windows_beside_a_row_without_a_video_are_decoded(column: str, value: Any, root: Path, tmp_path: Path) -> None:
+    rows = rewritten(root, tmp_path / "copy", column, 10, value)
+    with pytest.raises(ShardError, match=r"data/chunk-000/file-000\.parquet"):
+        rows[10]
+    windows = rows.windows(offsets={TOP: [-1, 0], WRIST: [0, 1]}, by=None).decode_frames()
+    skipping = windows.reading(on_error="skip").with_ids()
+    for window in skipping:
+        assert [number_in(frame) for frame in window[TOP]] == [window["index"] - 1, window["index"]]
+        assert [number_in(frame) for frame in window[WRIST]] == [window["index"], window["index"] + 1]
+    anchors = windows.index_column("anchor_row")[skipping.stats()["skipped_ids"]]
+    assert anchors.tolist() == [9, 10, 11]
+    batches = [*rows.windows(offsets={TOP: [-1, 0]}, by=None).reading(on_error="skip").batch(4)]
+    assert all(batch[TOP].dtype == batch[WRIST].dtype for batch in batches)
+
+
 def test_arguments_are_checked(rows: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="batch"):
         rows.batch(4).decode_frames()

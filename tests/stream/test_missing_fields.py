@@ -166,10 +166,11 @@ def test_a_mixture_file_says_it_too(make: Make, tmp_path: Path) -> None:
 def stored(make: Make, tmp_path_factory: pytest.TempPathFactory) -> list[Dataset]:
     home = tmp_path_factory.mktemp("stored")
     write_sample_data(home)
-    below = home / "lang=en"
+    divided = tmp_path_factory.mktemp("divided")
+    below = divided / "lang=en"
     shoal.pack.pack([{"x": 1, "y": 2}], below, format="parquet")
     found = [make(kind, "x", "y", "z") for kind in (*DECLARING, "jsonl")]
-    return [*found, shoal.open(home / "mds"), shoal.open(home / "litdata"), shoal.open(home, format="parquet")]
+    return [*found, shoal.open(home / "mds"), shoal.open(home / "litdata"), shoal.open(divided, format="parquet")]
 
 
 @settings(deadline=None)

@@ -216,6 +216,23 @@ def test_deletion_vectors_are_gaps_of_the_dataset(tmp_path: Path) -> None:
     assert shoal.open(table.root, predicate=[("day", "=", "2026-01-01")]).num_samples == 10
 
 
+@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+@pytest.mark.parametrize("shape", [{"length": 3}, {"length": 3, "pad": "edge"}, {"offsets": {"number": [-1, 1]}}])
+def test_no_window_has_a_deleted_row(shape: dict[str, Any], tmp_path: Path) -> None:
+    table = mapped(tmp_path / "t", "name")
+    vector = table.inline_vector([0, 7, 8, 19])
+    table.commit(table.remove("a.parquet"))
+    table.commit(table.add("a.parquet", 20, partition={"c-day": "2026-01-01"}, vector=vector))
+    windows = shoal.open(table.root).windows(**shape, by=None)
+    whole = shoal.open(table.root, version=1).windows(**shape, by=None)
+    expected = [w["number"].tolist() for w in whole if not {0, 7, 8, 19} & {*map(int, w["number"])}]
+    if "offsets" in shape:  # the anchor row, too
+        expected = [numbers for numbers in expected if numbers[0] + 1 not in (0, 7, 8, 19)]
+    assert len(expected) == windows.num_samples > 0
+    assert [window["number"].tolist() for window in windows] == expected
+    assert sorted(window["number"].tolist() for window in windows.shuffle(seed=1)) == expected
+
+
 def test_timestamps_of_old_writers_keep_all_their_years(tmp_path: Path) -> None:
     table = HandmadeDelta(tmp_path / "t", "timestampNtz")
     times = [datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC), None]

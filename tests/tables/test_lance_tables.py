@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import shoal
-from shoal.errors import SourceError, StorageError, UsageError
+from shoal.errors import ShardError, SourceError, StorageError, UsageError
+from shoal.tables.lance.lance_library import lance_errors
 
 ROWS = 40
 DELETED = {1: [], 2: [3, 4, 5, 17]}
@@ -149,3 +150,15 @@ def test_what_is_not_there_is_named(lance: Any, tmp_path: Path) -> None:
 def test_without_the_library_the_error_names_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="pip install pylance"):
         shoal.open(tmp_path / "t.lance")
+
+
+def test_a_corrupt_file_is_damage_of_its_shard() -> None:
+    def raised(text: str) -> None:
+        with lance_errors("version 2 of a table", is_remote=True, shard="data/a.lance"):
+            raise OSError(text)
+
+    with pytest.raises(ShardError, match=r"data/a\.lance.*version 2"):
+        raised("Encountered corrupt file miniblock_metadata: non-final chunk 0 of 4")
+    with pytest.raises(StorageError) as failed:
+        raised("connection reset")
+    assert failed.value.transient

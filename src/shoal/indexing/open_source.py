@@ -147,7 +147,7 @@ def find_source(
         try:
             shards, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
         except LoggedTableError as error:
-            table = table_of_log(error)
+            table = table_of_log(source, error)
     if table is not None:
         return finding.table(*table, wanted, split=split, index=index)
     wanted.refuse_for(printed(source))

@@ -97,8 +97,9 @@ def column_of(values: list[Any], allocate: Allocate = np.empty, *, nests: bool =
         return values
     if isinstance(allocate, BatchRows) and (filled := allocate.stacked(values)) is not None:
         return tensors(filled) if _is_tensor(first) else filled
-    if isinstance(first, np.ndarray):
-        same = all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values)
+    if isinstance(first, np.ndarray | np.void):  # np.void: a record, such as the reference to a frame
+        kind = np.ndarray if isinstance(first, np.ndarray) else np.void
+        same = all(isinstance(v, kind) and v.shape == first.shape and v.dtype == first.dtype for v in values)
         return _stacked_arrays(values, allocate) if same else values
     if isinstance(first, (numbers.Number, np.bool_)):
         if (kinds := set(map(type, values))) not in _PLAIN_NUMBERS:  # seldom: these checks are far slower

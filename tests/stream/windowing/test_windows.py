@@ -184,6 +184,13 @@ def test_padding_must_fit_the_type(home: Path) -> None:
         padded[19]
 
 
+def test_padding_in_lists_has_the_types_of_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": null}\n{"x": 1}\n{"x": 2.5}\n{"x": true}\n')
+    rows = shoal.open(tmp_path / "a.jsonl")
+    windows = rows.windows(offsets={"x": [-2, 0, 9]}, by=None, pad=0)
+    assert [[*map(repr, window["x"])] for window in windows][1] == ["None", "1", "False"]
+
+
 # ---- damage
 
 

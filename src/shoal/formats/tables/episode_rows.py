@@ -142,10 +142,10 @@ class FrameRecords:
         try:
             for name in self._added(sample):
                 if name in self._cameras.videos:
-                    added[name] = self._cameras.frames(name, sample[EPISODE], sample[TIMESTAMP])[()]
+                    added[name] = self._cameras.frames(name, _present(sample, EPISODE), sample[TIMESTAMP])[()]
                 else:
                     source, texts = self._cameras.texts[name]
-                    added[name] = texts[_checked(sample[source], texts)]
+                    added[name] = texts[_checked(_present(sample, source), texts)]
         except LookupError as error:
             raise self._wrong(error) from None
         return self._wanted({**sample, **added})
@@ -197,6 +197,12 @@ def _numbers(column: Any) -> NDArray[Any]:
     if not isinstance(column, np.ndarray):
         raise TypeError("not a column of numbers")
     return column.reshape(len(column))
+
+
+def _present(sample: Sample, name: str) -> Any:
+    if sample[name] is None:
+        raise LookupError(f"a row has no {name}")
+    return sample[name]
 
 
 def _checked(number: int, texts: Sequence[str]) -> int:

@@ -119,12 +119,12 @@ def _value_at(values: Mapping[int, Any], row: int) -> Any:
 
 
 def _joined(values: list[Any]) -> NDArray[Any] | None:
-    """Return values as one array if each value has the same type and shape, else None."""
+    """Return values as one array if each is a number, record or array of the same type and shape, else None."""
     first, kind = values[0], type(values[0])
     is_typed = isinstance(first, np.generic | np.ndarray)
     alike = (kind in (int, float, bool) or is_typed) and all(type(value) is kind for value in values)
     if alike and is_typed:
-        alike = first.dtype.kind in "biufc" and all(v.shape == first.shape and v.dtype == first.dtype for v in values)
+        alike = first.dtype.kind in "biufcV" and all(v.shape == first.shape and v.dtype == first.dtype for v in values)
     array = np.array(values) if alike else None
     if array is not None and kind is int and array.dtype != np.int64:
         return None  # larger integers are stacked window by window

@@ -44,7 +44,7 @@ class Windows(Format):
         self._index, self._stack = index, stack
         self.name, self.suffixes = inner.name, inner.suffixes
         self.options = {**inner.options, "windows": table.shape.to_dict()}
-        self.whole_codec = inner.whole_codec
+        self.whole_codec, self.needs_bytes = inner.whole_codec, inner.needs_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the rows of a shard."""
@@ -66,14 +66,30 @@ class Windows(Format):
 
     def parse(self, buffer: Buffer, span: Span) -> WindowRecords:
         """Parse the rows in some bytes, and open the windows that begin there; raises `ShardError` as ``inner``."""
+        extents, anchors = self._located(span)
+        if self.needs_bytes:
+            self._check_bytes(buffer, span, extents)
+        return WindowRecords(self._parsed(buffer, span, extents), anchors, self.table.shape, self._stack)
+
+    def parse_together(self, spans: Sequence[Span]) -> list[Records]:
+        """Let ``inner`` read the rows of several spans together; raises `ShardError` as ``inner``."""
+        located = [self._located(span) for span in spans]
+        inner = [self._span(span, extents) for span, (extents, _) in zip(spans, located, strict=True)]
+        rows = self.inner.parse_together(inner) if len(spans) > 1 else [self._parsed(b"", spans[0], located[0][0])]
+        return [
+            WindowRecords(some, anchors, self.table.shape, self._stack)
+            for some, (_, anchors) in zip(rows, located, strict=True)
+        ]
+
+    def _located(self, span: Span) -> tuple[_Extents, Anchors]:
+        """Return the extents with the rows of a span, and the anchors of its windows."""
         first = self._extent_at(span)
         first_row = int(self._index.extent_first_sample[first])
         first_window = int(self.table.windows_before(np.array([first_row]))[0])
         numbers = np.arange(first_window, first_window + span.num_samples)
         anchors = Anchors(*(rows - first_row for rows in self._rows_of(numbers)))
-        extents = self._extents(first, int(self.table.row_ranges(numbers[-1:])[1][0]) if len(numbers) else first_row)
-        self._check_bytes(buffer, span, extents)
-        return WindowRecords(self._parsed(buffer, span, extents), anchors, self.table.shape, self._stack)
+        end_row = int(self.table.row_ranges(numbers[-1:])[1][0]) if len(numbers) else first_row
+        return self._extents(first, end_row), anchors
 
     def _rows_of(self, windows: Any) -> tuple[Any, Any, Any]:
         return (self.table.anchors(windows), *self.table.episode_rows(windows))

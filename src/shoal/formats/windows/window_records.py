@@ -188,7 +188,8 @@ def _filled(values: list[Any], is_pad: NDArray[np.bool_], pad: Any, name: str) -
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             filled.append(np.full_like(value, filling(pad, value.dtype, name)))
         elif isinstance(value, int | float | np.number):
-            filled.append(filling(pad, np.asarray(value).dtype, name)[()])
+            number = filling(pad, np.asarray(value).dtype, name)
+            filled.append(number[()] if isinstance(value, np.number) else number.item())
         else:
             filled.append(None)
     return filled

@@ -6,7 +6,7 @@ A candidate is a list of shard numbers. Its fingerprint decides: no candidate is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -22,6 +22,7 @@ from shoal.index.assembly import FINGERPRINTED, GENERATIONS, fingerprint, subset
 from shoal.index.index_file import decode
 from shoal.index.index_generations import Generation, first_generation, generations_of
 from shoal.index.table import Index, joined_ranges
+from shoal.indexing.build import OPTIONS
 from shoal.indexing.opened_dataset import Candidate, Known, Opened, Past
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.cache_directory import cache_directory
@@ -86,12 +87,21 @@ class SubsetOfShards:
             is_other = known.num_shards[-1:] not in ((), (index.num_shards,))
             if is_other or not numbers.keys() >= set(index.shard_names):
                 continue
+            if not _are_alike(index, opened.index, numbers):
+                continue
             chosen = [numbers[name] for name in index.shard_names]
             is_same_cut = _fingerprint_of(opened.index, chosen) == index.fingerprint
             if is_same_cut or opened.stored is None:
                 make = partial(_of_cached, opened, chosen, None if is_same_cut else index, str(path))
                 words = f"an index in the cache of this machine, {path}"
                 yield Candidate(words, lambda index=index: index.fingerprint, make)  # type: ignore[misc]
+
+
+def _are_alike(index: Index, now: Index, numbers: Mapping[str, int]) -> bool:
+    """Return True if an index reads shards as another does, and its shards still have their sizes."""
+    chosen = [numbers[name] for name in index.shard_names]
+    has_sizes = np.array_equal(index.shard_bytes, now.shard_bytes[chosen])
+    return has_sizes and (index.format, index.metadata.get(OPTIONS)) == (now.format, now.metadata.get(OPTIONS))
 
 
 def past_of(opened: Opened) -> Past:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from posixpath import splitext
 
 from shoal.formats.format_registry import FORMATS
 from shoal.indexing.tables.snapshot_protocol import TableKind
 from shoal.plugins.doors import Door
+from shoal.storage.cache_directory import expand_home
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_SUFFIX
-from shoal.storage.sources.source import SourceLike, texts_of
+from shoal.storage.sources.source import SourceLike, schemes_of, texts_of
 from shoal.storage.sources.table_logs import LoggedTableError
-from shoal.storage.urls import scheme_of
+from shoal.storage.urls import object_path, scheme_of
 
 _KINDS: Door[TableKind] = Door("shoal.tables", {}, members=("name", "snapshot"))
 _SCHEMES_OF_STORES = frozenset(("", "file", "http", "https", "memory", *OBJECT_SCHEMES))
@@ -51,8 +54,13 @@ def _suffixes_of_files() -> frozenset[str]:
     return frozenset((*last, INDEX_SUFFIX, ".json", ".yaml"))
 
 
-def table_of_log(error: LoggedTableError) -> tuple[TableKind, str]:
-    """Return the kind of the table whose log was found, and its directory; raises ``error`` if shoal cannot read it."""
-    if not error.kind or error.kind not in _KINDS:
+def table_of_log(source: SourceLike, error: LoggedTableError) -> tuple[TableKind, str]:
+    """Return the kind of the table whose log was found, and its directory.
+
+    Raises ``error`` if shoal cannot read such a table, or the source is not the directory of the table alone.
+    """
+    texts, is_single = texts_of(source)
+    named = object_path(texts[0]) if schemes_of(texts) != {""} else os.path.abspath(expand_home(local_path(texts[0])))
+    if not error.kind or error.kind not in _KINDS or not is_single or named.rstrip("/") != error.root:
         raise error
     return _KINDS.make(error.kind), error.root

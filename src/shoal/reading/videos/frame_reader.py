@@ -46,7 +46,7 @@ class FrameReader:
             raise ShardError(msg, shard=self.videos.root, hint="open the dataset again")
         table = self._table(video)
         packets, distances = table.nearest(seconds)
-        if bool((distances >= self._tolerance_seconds).any()):
+        if not bool((distances < self._tolerance_seconds).all()):  # a time may be no number
             raise self._too_far(video, table, seconds, distances)
         times = table.packets.times
         distinct = np.unique(packets)

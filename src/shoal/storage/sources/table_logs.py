@@ -101,7 +101,7 @@ def _table_of(path: str, directory: str) -> _Table | None:
     elif "/_spark_metadata/" in below:
         mark, kind, words = "/_spark_metadata/", "", "the output of a streaming query of Spark"
         how = 'spark.read.parquet("...").inputFiles()'
-    elif below.endswith(_DESCRIBED_EPISODES):
+    elif below in _DESCRIBED_EPISODES:  # only of the directory itself: it refuses nothing
         mark, kind, words, how = "/meta/", "lerobot", "a LeRobot dataset", 'shoal.open("lerobot://...")'
     elif "/_temporary/" in below:
         mark, kind, words, how = "/_temporary/", "", "", ""

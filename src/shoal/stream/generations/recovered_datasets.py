@@ -8,8 +8,8 @@ from shoal.indexing.generations.subset_of_shards import past_of
 from shoal.indexing.opened_dataset import Known, Opened, Recovered
 
 
-def recovered_part(opened: Opened, known: Known) -> Recovered:
-    """Return the dataset that a state knew, from the shards that exist now.
+def recovered_part(opened: Opened, known: Known, *, name: str = "") -> Recovered:
+    """Return the dataset that a state knew, from the shards that exist now; ``name`` is its name in a mixture.
 
     Raises `StateError`: no subset of the shards has the fingerprint of the state.
     """
@@ -22,7 +22,8 @@ def recovered_part(opened: Opened, known: Known) -> Recovered:
             if recovered.index.fingerprint == known.fingerprint:
                 return Recovered(recovered, candidate.words)
     tried = "nothing, as the samples are joined with others" if opened.companions else past.tried(opened, known)
-    msg = f"the state belongs to dataset {known.fingerprint}; this dataset is {opened.index.fingerprint}. "
+    msg = f"source {name!r}: " if name else ""
+    msg += f"the state belongs to dataset {known.fingerprint}; this dataset is {opened.index.fingerprint}. "
     num_shards = known.num_shards[-1] if known.num_shards else 0
     msg += f"The state's {counted(num_shards, 'shard')} were not found among " if num_shards else "Not found among "
     msg += f"{counted(opened.index.num_shards, 'shard')}; tried: {tried}"

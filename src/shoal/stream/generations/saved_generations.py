@@ -86,7 +86,7 @@ def _as_known(
             parts.append(own)
             continue
         known = Known(fingerprint, identity.shards.get(name, ()), identity.snapshots.get(name, ""))
-        part, text = recovered_part(latest, known)
+        part, text = recovered_part(latest, known, name=name)
         parts.append(part)
         if text:
             words.append(f"{name}: {text}" if name else text)

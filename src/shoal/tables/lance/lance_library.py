@@ -15,6 +15,7 @@ from shoal.hints import pip_install
 from shoal.storage.urls import scheme_of, without_secrets
 
 _MISSING = re.compile(r"not ?found|no such file", re.IGNORECASE)
+_DAMAGED = re.compile(r"corrupt file", re.IGNORECASE)  # an OSError, like failed reads
 _MOST_TEXT = 300
 
 
@@ -55,8 +56,8 @@ def opened_version(location: Location, options: Mapping[str, str]) -> Any:
 def lance_errors(words: str, *, is_remote: bool, shard: str = "") -> Iterator[None]:
     """Turn errors of Lance into errors of shoal that name the version of the table.
 
-    A missing file or version is final; other errors of a remote store are transient; other errors of values are of the
-    ``shard``, if one is given.
+    A missing file or version is final; errors of values, and files that Lance calls corrupt, are of the ``shard``, if
+    one is given; other errors of a remote store are transient.
     """
     try:
         yield
@@ -70,7 +71,7 @@ def lance_errors(words: str, *, is_remote: bool, shard: str = "") -> Iterator[No
             failure = StorageError(f"{words}: a file is missing: {short}", hint=hint)
             failure.errno = errno.ENOENT
             raise failure from None
-        if shard and isinstance(error, ValueError | KeyError):
+        if shard and (isinstance(error, ValueError | KeyError) or _DAMAGED.search(text)):
             hint = "the table is damaged, or this pylance is too old for it: pip install --upgrade pylance"
             raise ShardError(f"{words}: {short}", shard=shard, hint=hint) from None
         raise StorageError(f"{words}: {short}", hint="this is the message of Lance", transient=is_remote) from None

@@ -72,8 +72,19 @@ class PacketDecoder:
             num_decoded += 1
             if frame.pts in missing:
                 missing.remove(frame.pts)
-                frames[frame.pts] = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
+                frames[frame.pts] = self._in_rgb(frame).to_ndarray()
         return num_decoded
+
+    def _in_rgb(self, frame: Any) -> Any:
+        """Convert a frame in this thread.
+
+        Else the converter keeps a thread for each processor, and a forked child, which lacks these threads, waits for
+        them forever when it drops the converter.
+        """
+        try:
+            return self._reformatter.reformat(frame, format="rgb24", threads=1)
+        except TypeError:  # older releases have no argument, and no threads
+            return self._reformatter.reformat(frame, format="rgb24")
 
     def _words(self, time: int | None) -> str:
         return "its begin" if time is None else f"{float(time * self._time_base):.3f} s"

@@ -15,6 +15,7 @@ from shoal.formats.decoding.video.boxes import Box, VideoError, child, descendan
 
 _MOST_PACKETS = 1 << 26
 _MOST_EDITS = 2  # an empty one before the media
+_MOST_UNITS = 1 << 60  # of time: sums of two fit 64 bits
 _NO_MEDIA = -1
 
 
@@ -175,6 +176,8 @@ def _edited(
         raise VideoError(f"the video has an edit list of {num_edits} parts; shoal reads one part of media")
     ((duration, media),) = shown
     delay = sum(empty) * timescale // movie_timescale
+    if max(delay, abs(media)) >= _MOST_UNITS:
+        raise VideoError(f"the edit list begins at {media} and delays the video by {delay} units of time")
     is_shown = times >= media
     if duration:
         is_shown &= times < media + -(-duration * timescale // movie_timescale)
