@@ -21,5 +21,6 @@ def test_every_package_states_a_licence() -> None:
 def test_every_extra_brings_what_it_requires() -> None:
     assert brought()[""].keys() == {"numpy"}
     assert {"pillow", "simplejpeg", "numpy"} == brought()["images"].keys()
-    assert set(extras()) == {"", "images", "audio", "video", "remote", "tables", "hub", "formats", "tokens", "report"}
+    tables = {"tables", "delta", "iceberg", "hudi", "hub"}
+    assert set(extras()) == {"", "images", "audio", "video", "remote", *tables, "formats", "tokens", "report"}
     assert "torch" not in {name for each in brought().values() for name in each}

@@ -83,7 +83,7 @@ def append_shards(
     dropped = tuple(index.shard_names[number] for number in listed.missing)
     if dropped and not drop_missing:
         msg = f"{source.typed} lacks {counted(len(dropped), 'shard')} of the index: {_some(dropped)}"
-        hint = "restore them; or leave them out with --drop-missing: samples of later shards then get other ids"
+        hint = "restore them; or `shoal index --append --drop-missing` leaves them out, and later samples get other ids"
         raise IndexFileError(msg, hint=hint)
     _refuse_changed(index, source, store)
     if not listed.new_names:
@@ -127,7 +127,9 @@ def _refuse_changed(index: Index, source: Source, store: Store) -> None:
         info, before_bytes = changed[0]
         msg = f"{counted(len(changed), 'shard')} of the index changed: {info.path} has {info.num_bytes:,} bytes, and "
         msg += f"had {before_bytes:,}"
-        raise IndexFileError(msg, hint="new data belongs into new shards; `shoal index` without --append reads all")
+        raise IndexFileError(
+            msg, hint="new data belongs into new shards; `shoal index` makes an index of all shards anew"
+        )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
+from pathlib import Path
 from posixpath import splitext
 
 from shoal.formats.format_registry import FORMATS
@@ -60,7 +60,9 @@ def table_of_log(source: SourceLike, error: LoggedTableError) -> tuple[TableKind
     Raises ``error`` if shoal cannot read such a table, or the source is not the directory of the table alone.
     """
     texts, is_single = texts_of(source)
-    named = object_path(texts[0]) if schemes_of(texts) != {""} else os.path.abspath(expand_home(local_path(texts[0])))
+    named = (
+        object_path(texts[0]) if schemes_of(texts) != {""} else str(Path(expand_home(local_path(texts[0]))).absolute())
+    )
     if not error.kind or error.kind not in _KINDS or not is_single or named.rstrip("/") != error.root:
         raise error
     return _KINDS.make(error.kind), error.root

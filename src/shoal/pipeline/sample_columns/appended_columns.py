@@ -69,14 +69,18 @@ def _read_columns(opened: Opened, index: Index, progress: Callable[[int, int], N
         if (name in texts) != (name in new.metadata.get(TEXTS, {})):
             msg = f"the column {name!r} holds {'texts' if name in texts else 'numbers'} in the index, but "
             msg += f"{'numbers' if name in texts else 'texts'} in the new shards"
-            raise UsageError(msg, hint="`shoal index --columns` without --append reads the column from all shards")
+            raise UsageError(
+                msg, hint="`shoal index --columns` reads the column from all shards; `shoal index --append` does not"
+            )
         if name not in texts:
             arrays[name] = _as(index.columns[name].dtype, arrays[name], name)
     if RECORD_CRCS in index.columns:
         crcs = record_checksums(new, opened.paths, store=opened.store)
         if crcs is None:
             msg = "the index has checksums of samples, but samples of the new shards have no known bytes"
-            raise UsageError(msg, hint="`shoal index` without --append makes an index without these checksums")
+            raise UsageError(
+                msg, hint="`shoal index` makes an index without these checksums; `shoal index --append` does not"
+            )
         arrays[RECORD_CRCS] = crcs
     return replace(new, columns={name: arrays[name] for name in index.columns})
 
@@ -86,5 +90,7 @@ def _as(kind: Any, values: Any, name: str) -> Any:
     converted = values.astype(kind)
     if values.dtype != kind and not (converted == values).all():
         msg = f"the column {name!r} is of {kind} in the index, but of {values.dtype} in the new shards"
-        raise UsageError(msg, hint="`shoal index --columns` without --append reads the column from all shards")
+        raise UsageError(
+            msg, hint="`shoal index --columns` reads the column from all shards; `shoal index --append` does not"
+        )
     return converted

@@ -23,7 +23,7 @@ from shoal.storage.sources.shard_selection import (
     select_matches,
     select_shards,
 )
-from shoal.storage.sources.table_logs import logs_beside, refuse_table
+from shoal.storage.sources.table_logs import logs_beside, refuse_partition, refuse_table
 from shoal.storage.storage_errors import link_target
 from shoal.storage.urls import scheme_of
 
@@ -60,6 +60,7 @@ def local_path(text: str) -> str:
 
 
 def _below(directory: str, suffixes: Sequence[str]) -> NamedFiles:
+    refuse_partition(directory)
     paths = []
     for folder, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
         for name in directories:
@@ -118,6 +119,7 @@ def _matches(pattern: str, suffixes: Sequence[str]) -> list[str]:
     paths = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
     # Dangling links stay: opening one raises an error, and leaving it out would lose data silently.
     files, directory = {path for path in paths if not os.path.isdir(path)}, fixed_directory(pattern)
+    refuse_partition(directory)
     if shards := select_matches(directory, os.path.abspath(pattern), files, logs_beside(files, directory), suffixes):
         return shards
     if paths:

@@ -46,7 +46,7 @@ def refuse_table(path: str, directory: str) -> None:
     hint = f"open the list of files that {table.how} gives"
     root = table.root.rstrip("/")
     if table.kind:
-        hint = "shoal.open() reads a version of it, and so do commands with --table-version; the list of "
+        hint = "shoal.open() reads a version of it, and so does `shoal info --table-version`; the list of "
         hint += f"files that {table.how} gives may have rows that the version has deleted"
     if table.kind and root != directory.rstrip("/"):
         hint = f"open the table itself: {root}"
@@ -60,6 +60,15 @@ def refuse_tables_of(files: Iterable[str], below: Iterable[str], directory: str)
     for root, path in tables.items():
         if any(folder.startswith(root) for folder in folders):
             refuse_table(path, directory)
+
+
+def refuse_partition(directory: str) -> None:
+    """Refuse a local partition (``column=value``) of a table, whose log lies above; raises as `refuse_table`."""
+    folder = directory
+    while "=" in os.path.basename(folder):
+        folder = os.path.dirname(folder)
+        for path in logs_beside((), folder):
+            refuse_table(path, folder)
 
 
 def logs_beside(files: Iterable[str], directory: str) -> Iterator[str]:
@@ -101,7 +110,7 @@ def _table_of(path: str, directory: str) -> _Table | None:
     elif "/_spark_metadata/" in below:
         mark, kind, words = "/_spark_metadata/", "", "the output of a streaming query of Spark"
         how = 'spark.read.parquet("...").inputFiles()'
-    elif below in _DESCRIBED_EPISODES:  # only of the directory itself: it refuses nothing
+    elif f"/{below.lstrip('/')}" in _DESCRIBED_EPISODES:  # of the directory itself alone
         mark, kind, words, how = "/meta/", "lerobot", "a LeRobot dataset", 'shoal.open("lerobot://...")'
     elif "/_temporary/" in below:
         mark, kind, words, how = "/_temporary/", "", "", ""

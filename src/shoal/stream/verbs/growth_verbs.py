@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from shoal.errors import StateError, UsageError
 from shoal.order.states.deals import Start
@@ -64,6 +64,9 @@ class GrowthVerbs:
         (9, 20)
         """
         stream = self.stream
+        if not isinstance(untyped := cast("object", storage_options), Mapping | None):
+            msg = f"extended(storage_options=) is a dict, not {type(untyped).__name__}"
+            raise UsageError(msg, hint='storage_options={"region": "eu-west-1"}')
         if stream.batcher.counts_share:
             msg = "extended(): ranks of this dataset fill their batches, and may be in different epochs"
             raise UsageError(msg, hint="end the epoch, open the larger dataset, and set_epoch() to the next epoch")
