@@ -65,7 +65,7 @@ def _of_parquet(data: bytes) -> dict[str, NDArray[np.int64]]:
     pa = arrow_library("Iceberg")
     import pyarrow.parquet as pq  # noqa: PLC0415  # optional
 
-    table = pq.read_table(pa.BufferReader(data), columns=["file_path", "pos"])
+    table = pq.ParquetFile(pa.BufferReader(data)).read(["file_path", "pos"], use_threads=False)
     paths = table.column("file_path").combine_chunks()
     numbers, pos = paths.dictionary_encode(), table.column("pos").to_numpy()
     codes = numbers.indices.to_numpy()

@@ -167,7 +167,7 @@ def _table(file: ObjectInfo, store: Store, *, columns: list[str] | None = None) 
     import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
 
     try:
-        return pq.read_table(io.BytesIO(read_whole(file, store)), columns=columns)
+        return pq.ParquetFile(io.BytesIO(read_whole(file, store))).read(columns, use_threads=False)
     except OSError as error:
         raise ValueError(f"{file.path}: {error}") from None
 
