@@ -76,7 +76,7 @@ def test_followed_windows_take_the_newest_version(root: str) -> None:
     deltalake.write_deltalake(root, episodes(4, 6), mode="append")
     assert sorted(taken(ds)) == firsts(0, 6)
     assert ds.state_dict()["snapshot"] == '{"delta": 1}'
-    fixed = windows(root, version=0, follow=True)
+    fixed = windows(root, version=0)
     assert sorted(taken(fixed)) == sorted(taken(fixed)) == firsts(0, 4)
     for source in (root, shoal.open(root).windows(LENGTH)):
         assert sorted(taken(fixed.extended(source))) == firsts(0, 6)

@@ -48,8 +48,10 @@ def open_dataset(
     source
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
         a list of shards, or a ``shoal.index`` beside its shards. Local or remote: ``"s3://bucket/train/*.tar"``,
-        ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md). A ``.yaml`` file that names sources
-        and shares gives a `shoal.mixing.MixedDataset` (docs/mixture-files.md); arguments then apply to its sources.
+        ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md). Or a table or dataset by its
+        directory or name: ``delta://``, ``iceberg://``, ``hudi://``, ``lance://``, ``lerobot://``,
+        ``hf://datasets/OWNER/NAME@REVISION#CONFIG``. A ``.yaml`` file that names sources and shares gives a
+        `shoal.mixing.MixedDataset` (docs/mixture-files.md); arguments then apply to its sources.
     split
         Split of a directory to open: ``"train"``, several as a list, or ``"all"``. Required if there are several:
         directories or files named ``train``, ``val``, ``test`` and the like, or the splits listed in
@@ -81,12 +83,14 @@ def open_dataset(
         without it, in temporary files. Default: no cache; each process reads its own data, and keeps the data only in
         memory.
     version
-        Version of a table to open: a number, or the name of a tag, branch or revision. Default: the current version.
+        Version of a table to open: a number, the id of a snapshot, an instant, or the name of a tag, branch or
+        revision. Default: the current version.
     timestamp
         Instead of ``version``: the version of a table that was current at this time (``"2026-11-01T12:00:00Z"``).
     predicate
         Rows of a table that are needed, ``[("day", ">=", "2026-01-01")]``: files whose statistics exclude such rows are
-        not read. Files with some such rows are read as wholes.
+        not read. Files with some such rows are read as wholes. Conditions of a list hold together, lists in a list are
+        alternatives; operators are ``= != < <= > >=``, ``in`` and ``not in``.
     follow
         If true, the source is looked at again at the beginning of each epoch: new shards take part from then on, after
         all known shards, so sample ids stay (docs/guides/a-dataset-that-grows.md). All ranks take the same shards. A
@@ -132,15 +136,19 @@ def _open_shards(
     index_columns: ColumnsLike,
     cache: Any,
     follow: bool,
+    wanted: WantedVersion,
     **arguments: Any,
 ) -> Dataset:
     beginning = index if index in BEGINNINGS else None
     if follow and beginning == "grow":
         msg = 'open(follow=True) looks for new shards between epochs, but index="grow" begins before all are indexed'
         raise UsageError(msg, hint='index="wait" indexes all shards first; or leave out follow=')
+    if follow and wanted.never_moves:
+        msg = "open(follow=True) takes the newest version of a table at each epoch, but a version is given"
+        raise UsageError(msg, hint="leave out follow=, or version= and timestamp=; a branch (version=) may move")
     shards = find_source(
         source, publish_index=publish_index, job_rank=job_rank(), index=None if beginning else index,
-        add_columns=columns_as_in, **arguments,
+        add_columns=columns_as_in, wanted=wanted, **arguments,
     )  # fmt: skip
     grows = not follow and begins_early(shards, beginning)
     if grows and shards.can_grow and not index_columns:
@@ -153,7 +161,6 @@ def _open_shards(
     if cache:
         check_cacheable(opened.format)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    named = {name: value for name, value in arguments.items() if name != "wanted"}
-    latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **named)
+    latest = RelistedSource(source, index=None if beginning else index, add_columns=columns_as_in, **arguments)
     opened = replace(opened, cache=opened.cache if kept is None else kept, latest=opened.latest or latest)
     return Dataset(replace(DatasetSpec.of(opened, grows=grows), follows=(True,) if follow else ()))

@@ -12,7 +12,9 @@ from shoal.indexing.opened_dataset import Candidate, Derivation, Known, Opened
 
 @dataclass(frozen=True)
 class DerivedVersions:
-    """The `Past` and the `Latest` of samples that are made of rows, such as windows."""
+    """The `Past` and the `Latest` of samples that are made of rows, such as windows; ``name`` names their source."""
+
+    name: str = ""
 
     def candidates(self, opened: Opened, known: Known) -> Iterator[Candidate]:
         """Yield the samples of each candidate of the rows; nothing if the recipe cannot be repeated."""

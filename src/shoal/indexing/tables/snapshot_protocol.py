@@ -40,6 +40,13 @@ class WantedVersion:
     timestamp: str | None = None
     predicate: Any = None
 
+    @property
+    def never_moves(self) -> bool:
+        """True if the version is a number or a time: a branch moves on, and so does the current version."""
+        version = self.version
+        is_name = version is None or (isinstance(version, str) and not version.isdecimal())
+        return self.timestamp is not None or not is_name
+
     def refuse_for(self, source: str) -> None:
         """Raise `SourceError` if a version is wanted of shards that are no table."""
         arguments = {"version": self.version, "timestamp": self.timestamp, "predicate": self.predicate}

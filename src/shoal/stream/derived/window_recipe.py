@@ -156,14 +156,15 @@ def _windowed(cut: _Episodes, recipe: WindowRecipe | WindowsOfArray) -> Opened:
     index = windowed_index(rows.index, table, columns)
     index = replace(index, metadata={key: value for key, value in index.metadata.items() if key != FRAMES})
     index, path = _kept(index)
+    versions = DerivedVersions("" if rows.latest is None else f"{recipe.words} of {rows.latest.name}")
     return replace(
         rows,
         index=index,
         index_path=path,
         format=Windows(rows.format, rows.index, table, stacked),
         stored=None,
-        past=DerivedVersions(),
-        latest=DerivedVersions(),
+        past=versions,
+        latest=versions,
         derivation=Derivation(rows, _words(table, index, name), recipe),
     )
 
