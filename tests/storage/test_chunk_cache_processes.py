@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -180,6 +181,27 @@ def test_a_budget_far_too_small_is_plain_reading(tmp_path: Path) -> None:
     book = _book(run.directory)
     assert book["num_bypasses"] > 0
     assert book["num_hits"] + book["num_fills"] + book["num_bypasses"] == 60 * NUM_PROCESSES
+
+
+def test_a_process_that_ends_while_others_use_the_ledger_reports_its_counts(tmp_path: Path) -> None:
+    cache, other = ChunkCache(tmp_path / "cache"), ChunkCache(tmp_path / "cache")
+    cache.read("a", 3, lambda: b"abc")
+    cache.report_counts()
+    cache.read("a", 3, lambda: b"abc")
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with other._ledger.held():
+            is_held.set()
+            time.sleep(0.6)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    cache.close()
+    holder.join()
+    other.close()
+    assert _book(tmp_path / "cache")["num_hits"] == 1
 
 
 def _book(directory: Path) -> dict[str, int]:

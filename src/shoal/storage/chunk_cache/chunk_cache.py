@@ -32,6 +32,7 @@ _log = logging.getLogger("shoal")
 
 LEAST_BUDGET_BYTES = 1 << 20
 _REPORT_SECONDS = 0.2  # the longest wait at the end of a loop; the next report includes the counts
+_LAST_REPORT_SECONDS = 5.0  # the longest wait at the end of a process, whose counts nobody reports later
 _TRIES_TO_JOIN = 20
 _TRIES_TO_SPILL = 3  # chunks of other processes may evict a piece before it is read
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -334,7 +335,7 @@ def _leave(users: list[int], files: Claims, keep: bool, pid: int, dataset: str) 
     if os.getpid() == pid:
         with contextlib.suppress(OSError):
             os.utime(f"datasets/{dataset}", dir_fd=files.folder)
-        _report_now(files)
+        _report_now(files, _LAST_REPORT_SECONDS)
         files.log_failures()
         if not keep and users:
             with contextlib.suppress(OSError):
@@ -342,10 +343,10 @@ def _leave(users: list[int], files: Claims, keep: bool, pid: int, dataset: str) 
     _close_all(files.folder, users)
 
 
-def _report_now(files: Claims) -> None:
-    """Add this process's counts to the shared counts, unless another process holds the ledger."""
+def _report_now(files: Claims, limit_seconds: float = _REPORT_SECONDS) -> None:
+    """Add this process's counts to the shared counts, unless another process holds the ledger for too long."""
     if files.has_unreported and not files.is_disabled:
-        with contextlib.suppress(OSError), files.ledger.held(_REPORT_SECONDS) as book:
+        with contextlib.suppress(OSError), files.ledger.held(limit_seconds) as book:
             files.report(book)
 
 
