@@ -93,12 +93,17 @@ MOST_PARTS = 3
 def divides(sample: dict[str, Any]) -> list[dict[str, Any]]:
     """The parts of a sample; some samples have none."""
     number = int(sample["cls"] if "cls" in sample else sample["id"])
-    return [{**sample, "part": part} for part in range(number * 7 % (MOST_PARTS + 1))]
+    return [{**sample, "part": part} for part in range(num_parts(number))]
+
+
+def num_parts(number: int) -> int:
+    """The number of parts of a sample; of every fifth sample, too, some have parts: a rank may get these alone."""
+    return (number * 7 + number // 5) % (MOST_PARTS + 1)
 
 
 def parts_of(number: int) -> list[int]:
     """The parts of a sample, numbered over all samples."""
-    return [number * MOST_PARTS + part for part in range(number * 7 % (MOST_PARTS + 1))]
+    return [number * MOST_PARTS + part for part in range(num_parts(number))]
 
 
 def parts_in(batch: dict[str, Any]) -> list[int]:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.stream.laws import FORMATS, KINDS, ORDERS, Kind, open_sources, repeats_in, tokens_in
 
 import shoal
+from shoal.errors import UsageError
 from shoal.indexing.jobs import shared_indexing
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
@@ -345,4 +346,9 @@ def drawn_cases(draw: st.DrawFn) -> tuple[Case, list[Leg]]:
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(drawn_cases(), st.integers(0, 1))
 def test_each_law_holds_in_any_case(sources: dict[str, Dataset], drawn: tuple[Case, list[Leg]], epoch: int) -> None:
-    check(sources, *drawn, epoch)
+    try:
+        check(sources, *drawn, epoch)
+    except UsageError as error:
+        if "keeps none of the" not in error.message:
+            raise
+        reject()  # a rank that keeps nothing of a whole epoch is refused, and few samples are left for some ranks
